@@ -18,6 +18,7 @@ import { createOpsServer } from "./ops/ops-server.ts";
 import { createReadiness, type Readiness } from "./ops/readiness.ts";
 import { withListenErrors } from "./setting-errors.ts";
 import { createCreationTraces } from "./storage/creation-traces.ts";
+import { hasKeyInEachEnvironment } from "./storage/demo-keys.ts";
 import { createDirectory } from "./storage/directory.ts";
 import { tracedParts } from "./tracing/traced.ts";
 import { version } from "./version.ts";
@@ -152,7 +153,9 @@ async function start(
   });
   Object.assign(addresses, faces);
   const keys =
-    config.databaseUrl === null ? await makeDemoProject((await administration()).as(serviceActor)) : {};
+    config.databaseUrl === null && !(await hasKeyInEachEnvironment(database))
+      ? await makeDemoProject((await administration()).as(serviceActor))
+      : {};
   isStarted = true;
   if (config.databaseUrl === null) printWelcome(config, addresses, keys.test);
   else log.info({ version, ...addresses }, runningText);

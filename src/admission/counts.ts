@@ -1,6 +1,7 @@
 /** Counts requests by key, in windows of a minute: the basis of all rate limits. */
 
 import { LRUCache } from "lru-cache";
+import { atMost } from "../cache-size.ts";
 
 export interface Counts {
   /**
@@ -28,11 +29,7 @@ export const mostKeys = 50_000;
 
 /** Counts of this process alone, by its monotonic clock. */
 export const ownCounts: CountsOf = () => {
-  // With `max` instead, the cache would allocate room for all keys at once: 5 ms for each name, at each start.
-  const minutes = new LRUCache<string, { readonly endsAt: number; count: number }>({
-    maxSize: mostKeys,
-    sizeCalculation: () => 1,
-  });
+  const minutes = new LRUCache<string, { readonly endsAt: number; count: number }>(atMost(mostKeys));
   return {
     async consume(key) {
       const now = performance.now();

@@ -8,6 +8,7 @@
 
 import { hash } from "node:crypto";
 import { LRUCache } from "lru-cache";
+import { atMost } from "../cache-size.ts";
 import { Failure } from "../failures.ts";
 import { type CountsOf, secondsLeft } from "./counts.ts";
 import { networkOf } from "./network.ts";
@@ -52,7 +53,7 @@ export function createWindowLimits(countsOf: CountsOf): WindowLimits {
   const takeOfToken = limiter("tokens", requestsPerToken);
   const takeMessage = limiter("messages", messagesPerToken);
   const takeMiss = limiter("misses", missesPerAddress);
-  const known = new LRUCache<string, true>({ max: rememberedTokens });
+  const known = new LRUCache<string, true>(atMost(rememberedTokens));
 
   return {
     async take(address, token) {

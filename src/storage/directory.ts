@@ -1,4 +1,5 @@
 import { LRUCache } from "lru-cache";
+import { atMost } from "../cache-size.ts";
 import type { CodeLengths } from "../core/code.ts";
 import { type CredentialKind, digestCredential } from "../core/credential.ts";
 import type { DestinationNumber, Directory } from "../core/directory.ts";
@@ -125,8 +126,8 @@ const noNumbers: readonly DestinationNumber[] = [];
 
 export function createDirectory(database: Database): CachedDirectory {
   /** By the credential itself: computing its digest would take longer than all the rest of the look-up. */
-  const callers = new LRUCache<string, Remembered<Caller | null>>({ max: rememberedCredentials });
-  const projects = new LRUCache<string, Remembered<Project | null>>({ max: rememberedCredentials });
+  const callers = new LRUCache<string, Remembered<Caller | null>>(atMost(rememberedCredentials));
+  const projects = new LRUCache<string, Remembered<Project | null>>(atMost(rememberedCredentials));
   /** Each holds one list, under the key `all`. */
   const numberLists = new Map<string, Remembered<Numbers>>();
   const idleNumbers = new LRUCache<string, Remembered<DestinationNumber | undefined>>({

@@ -1,5 +1,7 @@
 import { gzipSync } from "node:zlib";
+import { Ajv } from "ajv";
 import { describe, expect, test } from "vitest";
+import * as schemas from "../../src/gateway/schemas.ts";
 import { startTestService } from "../harness/service.ts";
 import { type Answer, merchant } from "./merchant.ts";
 
@@ -20,6 +22,12 @@ function complaintsOf(answer: Answer): string[] {
   for (const { message } of fields) expect(message).not.toBe("");
   return fields.map(({ field }) => field).sort();
 }
+
+test.for(Object.entries(schemas))("%s is a valid JSON Schema, which a start does not check", ([, schema]) => {
+  const ajv = new Ajv();
+  ajv.validateSchema(schema);
+  expect(ajv.errors).toBe(null);
+});
 
 describe("an invalid field is the only one that the refusal names:", () => {
   test.for<{ name: string; body: unknown; field: string }>([
