@@ -8,6 +8,7 @@ import { administerErasures } from "./core/administration/erasure.ts";
 import { administerProjects } from "./core/administration/projects.ts";
 import { administerServiceTokens } from "./core/administration/service-tokens.ts";
 import { reportUsage } from "./core/administration/usage.ts";
+import { readVerificationHistories } from "./core/administration/verification-history.ts";
 import { administerWebhooks } from "./core/administration/webhooks.ts";
 import { announcing, createAdminister } from "./storage/administration/announcement.ts";
 import { createApiKeyStore } from "./storage/administration/api-keys.ts";
@@ -16,6 +17,7 @@ import { createDestinationNumberStore } from "./storage/administration/destinati
 import { createProjectStore } from "./storage/administration/projects.ts";
 import { createServiceTokenStore } from "./storage/administration/service-tokens.ts";
 import { createUsageStore } from "./storage/administration/usage.ts";
+import { createVerificationHistoryStore } from "./storage/administration/verification-history.ts";
 import { createWebhookStore } from "./storage/administration/webhooks.ts";
 import { createConcurrencyLimit } from "./storage/concurrency-limit.ts";
 import type { Database } from "./storage/database.ts";
@@ -65,6 +67,9 @@ export async function openAdministration(parts: {
         usage: reportUsage({ usage: createUsageStore(database) }),
         audit: readAudit({ audit }),
         erasures: administerErasures({ erasures: createErasureStore(database, inTurn), audit }),
+        verificationHistories: readVerificationHistories({
+          histories: createVerificationHistoryStore(database),
+        }),
       };
     },
     writeDown: (actor, act) => createAuditStore(database, actor).add(act),

@@ -17,6 +17,7 @@ import { gather, moreNote } from "./paging.ts";
 import { lossLine } from "./reconnect.ts";
 import type { Session } from "./session.ts";
 import { escapeControls, safeJson, styled } from "./terminal.ts";
+import { storyEntries, storyJson, storyOf, storyText } from "./verification-history.ts";
 import { followVerification } from "./verification-watch.ts";
 import {
   carrierWord,
@@ -135,14 +136,22 @@ export function addVerificationCommands(program: CliCommand): void {
 
   group
     .command("show")
-    .description("Show a verification as it is now.")
+    .description(
+      "Show a verification as it is now and, with an admin token, its history: the messages that came for it and what they led to, unmatched messages on its destination, and its webhook deliveries. Senders are masked.",
+    )
     .argument("<id>", "the verification, vrf_…")
     .examples(["one verification", "verification show vrf_01kaex4mpyf2xbtyt1s6vdr4e9"])
     .does(async (session, _options, verificationId) => {
       const { verification } = await session.client.call(VerificationService.method.getVerification, {
         verificationId,
       });
-      showVerification(session, requirePart(verification, "a verification"));
+      const shown = requirePart(verification, "a verification");
+      const story = await storyOf(session.client, verificationId);
+      session.answer({ ...verificationJson(shown), history: story && storyJson(story) }, () =>
+        story === null
+          ? fields(entries(shown))
+          : `${fields([...entries(shown), ...storyEntries(story)])}\n\n${storyText(story)}`,
+      );
     });
 
   group

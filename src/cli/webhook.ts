@@ -1,25 +1,19 @@
 /** phoneproof webhook: a project's webhooks and their deliveries. */
 
-import { type Duration, durationMs } from "@bufbuild/protobuf/wkt";
 import { Option } from "commander";
-import {
-  type Webhook,
-  type WebhookAttempt,
-  type WebhookDelivery,
-  WebhookService,
-} from "../gen/proto/phoneproof/v1/webhook_pb.ts";
+import { type Webhook, WebhookService } from "../gen/proto/phoneproof/v1/webhook_pb.ts";
 import { requirePart, wrongUsage } from "./cli-error.ts";
 import type { CliCommand } from "./command.ts";
-import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
+import { fields, localTimeWithZone } from "./layout.ts";
 import { atLeastOne, environmentOption, nonEmpty, severalOf } from "./option-values.ts";
 import { gather, moreNote } from "./paging.ts";
 import type { Session } from "./session.ts";
+import { attemptJson, deliveryJson, deliveryText, durationText } from "./webhook-delivery.ts";
 import {
   type DeliveryStateWord,
   dateOf,
   deliveryStateOf,
   deliveryStates,
-  deliveryStateWord,
   type EnvironmentWord,
   type EventWord,
   environmentOf,
@@ -324,68 +318,4 @@ function showWithSecret(session: Session, answered: Webhook | undefined, secret:
     );
     return `${fields([...entries, ["secret", secret]])}\n\nStore the secret now: it is shown again only when this URL is set again.`;
   });
-}
-
-function deliveryJson(delivery: WebhookDelivery) {
-  return {
-    event_id: delivery.eventId,
-    verification_id: delivery.verificationId,
-    webhook_id: delivery.webhookId,
-    type: eventWord(delivery.type),
-    occurred_at: isoTime(delivery.occurredAt),
-    url: delivery.url,
-    state: deliveryStateWord(delivery.state),
-    next_attempt_at: isoTime(delivery.nextAttemptAt),
-    resends: delivery.resends,
-    attempts: delivery.attempts.map(attemptJson),
-  };
-}
-
-function attemptJson(attempt: WebhookAttempt) {
-  return {
-    number: attempt.number,
-    started_at: isoTime(attempt.startedAt),
-    duration_ms: attempt.duration === undefined ? null : Math.round(durationMs(attempt.duration)),
-    status: attempt.status || null,
-    error: attempt.error || null,
-    answer: attempt.status === 0 ? null : attempt.answer,
-  };
-}
-
-function deliveryText(delivery: WebhookDelivery): string {
-  const { attempts, resends } = delivery;
-  const about = fields([
-    ["event", delivery.eventId],
-    ["type", eventWord(delivery.type)],
-    ["verification", delivery.verificationId],
-    ["occurred", localTimeWithZone(dateOf(delivery.occurredAt))],
-    ["url", delivery.url],
-    ["state", deliveryStateWord(delivery.state)],
-    ["next attempt", localTimeWithZone(dateOf(delivery.nextAttemptAt))],
-    ...(resends === 0 ? [] : [["resends", String(resends)] as const]),
-  ]);
-  return attempts.length === 0 ? about : `${about}\n${attemptTable(attempts)}`;
-}
-
-function attemptTable(attempts: readonly WebhookAttempt[]): string {
-  return table(
-    [
-      { heading: "TRY", value: ({ number }) => String(number), rank: 1 },
-      { heading: "STARTED", value: ({ startedAt }) => dateOf(startedAt), rank: 1 },
-      { heading: "STATUS", value: ({ status }) => (status === 0 ? "-" : String(status)), rank: 2 },
-      { heading: "TOOK", value: ({ duration }) => durationText(duration) ?? "-", rank: 3 },
-      { heading: "ERROR", value: errorText, rank: 4, shortens: shortestText },
-      { heading: "ANSWER", value: ({ answer }) => answer || "-", rank: 5, shortens: shortestText },
-    ],
-    attempts,
-  );
-}
-
-function errorText({ error, duration }: WebhookAttempt): string {
-  if (error !== "") return error;
-  return duration === undefined ? "in progress" : "-";
-}
-
-function durationText(duration: Duration | undefined): string | null {
-  return duration === undefined ? null : `${Math.round(durationMs(duration))} ms`;
 }

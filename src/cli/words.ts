@@ -5,6 +5,7 @@ import { type Timestamp, timestampDate } from "@bufbuild/protobuf/wkt";
 import { InboundMessageOutcomeSchema } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { CodeFormat, CodeFormatSchema } from "../gen/proto/phoneproof/v1/project_pb.ts";
 import { ServiceTokenScope, ServiceTokenScopeSchema } from "../gen/proto/phoneproof/v1/service_token_pb.ts";
+import { PendingReason, PendingReasonSchema } from "../gen/proto/phoneproof/v1/verification_history_pb.ts";
 import {
   Carrier,
   CarrierSchema,
@@ -122,6 +123,11 @@ export function deliveryStateWord(value: number): string {
 /** `VERIFIED`, `NO_MATCH`, … */
 export function outcomeWord(value: number): string {
   return localName(InboundMessageOutcomeSchema, value);
+}
+
+/** `another_number`, … */
+export function pendingReasonWord(value: PendingReason): string | null {
+  return value === PendingReason.UNSPECIFIED ? null : localName(PendingReasonSchema, value).toLowerCase();
 }
 
 export function dateOf(timestamp: Timestamp | undefined): Date | null {

@@ -7,6 +7,7 @@ import { destinationNumberRoutes } from "./destination-number-service.ts";
 import { erasureRoutes } from "./erasure-service.ts";
 import { projectRoutes } from "./project-service.ts";
 import { serviceTokenRoutes } from "./service-token-service.ts";
+import { verificationHistoryRoutes } from "./verification-history-service.ts";
 import { webhookRoutes } from "./webhook-service.ts";
 
 /** Serves everything that requires an admin token. */
@@ -18,5 +19,6 @@ export function administrationRoutes(router: ConnectRouter, administrationAs: Ad
   serviceTokenRoutes(router, asAdmin);
   auditRoutes(router, asAdmin);
   webhookRoutes(router, asAdmin);
+  verificationHistoryRoutes(router, asAdmin);
   erasureRoutes(router, administrationAs);
 }

@@ -14,11 +14,11 @@ import type {
 import type { VerificationWindow as VerificationWindowValue } from "../core/verification-window.ts";
 import { Failure, type FieldViolation } from "../failures.ts";
 import {
-  PendingReason,
   type VerificationWindow,
   VerificationWindowSchema,
 } from "../gen/proto/phoneproof/internal/v1/verification_window_pb.ts";
 import { InboundMessageOutcome } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { PendingReason } from "../gen/proto/phoneproof/v1/verification_history_pb.ts";
 import {
   Carrier,
   Environment,
@@ -69,6 +69,8 @@ export const environmentMessage = (environment: EnvironmentName | null) =>
 export const carrierMessage = (carrier: CarrierName | null) =>
   carrier === null ? Carrier.UNSPECIFIED : carriers[carrier];
 export const outcomeMessage = (outcome: InboundOutcome) => outcomes[outcome];
+export const pendingReasonMessage = (reason: PendingReasonName | null) =>
+  reason === null ? PendingReason.UNSPECIFIED : pendingReasons[reason];
 
 /** Violations found while a request is decoded, to be reported with all others of that request. A Call has this shape. */
 export interface Found {

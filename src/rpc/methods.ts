@@ -10,6 +10,7 @@ import { InboundMessageService } from "../gen/proto/phoneproof/v1/inbound_messag
 import { ProjectService } from "../gen/proto/phoneproof/v1/project_pb.ts";
 import { ServiceTokenService } from "../gen/proto/phoneproof/v1/service_token_pb.ts";
 import { StatisticsService } from "../gen/proto/phoneproof/v1/statistics_pb.ts";
+import { VerificationHistoryService } from "../gen/proto/phoneproof/v1/verification_history_pb.ts";
 import { VerificationService } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../gen/proto/phoneproof/v1/webhook_pb.ts";
 import { methodName } from "./answered-call.ts";
@@ -23,6 +24,7 @@ export const services = [
   DestinationNumberService,
   ServiceTokenService,
   WebhookService,
+  VerificationHistoryService,
   ErasureService,
   AuditService,
   StatisticsService,

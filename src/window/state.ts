@@ -1,10 +1,8 @@
 /** The state that an open window's script receives: in the page, over the stream, or by polling. */
 
 import { type Timestamp, timestampMs } from "@bufbuild/protobuf/wkt";
-import {
-  PendingReason,
-  type VerificationWindow,
-} from "../gen/proto/phoneproof/internal/v1/verification_window_pb.ts";
+import type { VerificationWindow } from "../gen/proto/phoneproof/internal/v1/verification_window_pb.ts";
+import { PendingReason } from "../gen/proto/phoneproof/v1/verification_history_pb.ts";
 import { Carrier, VerificationStatus } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 import type { WindowState } from "./browser/state.ts";
 

@@ -404,7 +404,21 @@ describe("verification", () => {
       idempotency_key: "answers-create",
       idempotent_replayed: false,
     });
-    expect(await answer("verification", "show", created.id)).toEqual({ ...result, id: created.id });
+    expect(await answer("verification", "show", created.id)).toEqual({
+      ...result,
+      id: created.id,
+      history: {
+        destination: shop.testNumber,
+        masked_expected_phone: "010-****-1234",
+        ended_at: null,
+        pending_reason: null,
+        pending_reason_at: null,
+        messages: [],
+        unmatched_messages: [],
+        webhook_id: null,
+        deliveries: [],
+      },
+    });
   });
 
   test("the same idempotency key returns the same verification", async () => {
@@ -424,6 +438,72 @@ describe("verification", () => {
       carrier: "LGU+",
       verified_at: time,
     });
+  });
+
+  test("show tells what became of the messages, with masked senders", async () => {
+    const { id, sms_text } = await create("--mode", "match", "--expected-phone", "010-0000-4301");
+    const message = { to: shop.testNumber, from: "01000004302", text: sms_text, carrier: "SKT" };
+    await service.sms({ ...message, messageId: "answers-4302" });
+    const { history } = await answer("verification", "show", id);
+    expect(history).toMatchObject({
+      masked_expected_phone: "010-****-4301",
+      pending_reason: "another_number",
+      pending_reason_at: time,
+      messages: [
+        {
+          source: "cli",
+          message_id: "answers-4302",
+          masked_sender: "010-****-4302",
+          carrier: "SKT",
+          received_at: null,
+          ingested_at: time,
+          outcome: "SENDER_MISMATCH",
+          duplicate: false,
+        },
+      ],
+    });
+    const lines = await seen(200, "verification", "show", id);
+    expect(lines).toContainEqual(
+      expect.stringMatching(/^window said +\S.*: a message with its code came from another number/),
+    );
+    expect(lines).toContainEqual(expect.stringMatching(/ 010-\*{4}-4302 +SENDER_MISMATCH +SKT /));
+    expect(lines.join("\n")).not.toMatch(/0100000430/);
+  });
+
+  test("show tells of a verification that has ended whether its event was sent", async () => {
+    const { projectId } = await service.createProject();
+    const place = ["--project", projectId, "--environment", "live"];
+    const without = await answer("verification", "create", ...place);
+    const url = "https://shop.example/hook";
+    await answer("webhook", "set", ...place, "--url", url, "--events", "verification.verified");
+    const verifiedOnly = await answer("verification", "create", ...place);
+    const webhook = await answer("webhook", "set", ...place, "--url", "https://shop.example/all");
+    const all = await answer("verification", "create", ...place);
+    for (const { id } of [without, verifiedOnly, all]) await answer("verification", "cancel", id);
+    expect(await seen(200, "verification", "show", without.id)).toContainEqual(
+      expect.stringMatching(/^webhook +none was set when it was created$/),
+    );
+    expect(await seen(200, "verification", "show", verifiedOnly.id)).toContainEqual(
+      expect.stringMatching(/^event +not sent: the webhook does not receive this kind$/),
+    );
+    expect((await answer("verification", "show", all.id)).history).toMatchObject({
+      webhook_id: webhook.id,
+      deliveries: [{ type: "verification.cancelled", url: "https://shop.example/all" }],
+    });
+  });
+
+  test("show leaves the history out for those who may not read it, and charges a merchant once", async () => {
+    const { id } = await create();
+    const read = await service.createToken({ scope: "read" });
+    expect(await answer("verification", "show", id, "--token", read)).toMatchObject({ id, history: null });
+    const calls = async () =>
+      (await answer("project", "usage", "--project", shop.projectId)).usage[0]?.calls ?? 0;
+    const before = await calls();
+    expect(await answer("verification", "show", id, "--token", shop.testKey)).toMatchObject({
+      id,
+      history: null,
+    });
+    expect(await calls()).toBe(before + 1);
   });
 
   test("cancel returns the cancelled verification, also when repeated", async () => {

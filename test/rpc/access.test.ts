@@ -69,6 +69,7 @@ const needs: Record<string, Need> = {
   "phoneproof.v1.WebhookService/ListWebhookDeliveries": "admin",
   "phoneproof.v1.WebhookService/ResendWebhookEvent": "admin",
   "phoneproof.v1.WebhookService/SendTestWebhook": "admin",
+  "phoneproof.v1.VerificationHistoryService/GetVerificationHistory": "admin",
   "phoneproof.v1.ErasureService/EraseVerification": "admin",
   "phoneproof.v1.ErasureService/ErasePhone": "admin",
 };

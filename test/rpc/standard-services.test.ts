@@ -162,6 +162,7 @@ describe("reflection", () => {
       "phoneproof.v1.ProjectService",
       "phoneproof.v1.ServiceTokenService",
       "phoneproof.v1.StatisticsService",
+      "phoneproof.v1.VerificationHistoryService",
       "phoneproof.v1.VerificationService",
       "phoneproof.v1.WebhookService",
     ]);

@@ -45,6 +45,7 @@ const requests: Record<string, Record<string, unknown>> = {
   "VerificationService/CancelVerification": { verificationId },
   "VerificationService/ListVerifications": place,
   "VerificationService/WatchVerification": { verificationId },
+  "VerificationHistoryService/GetVerificationHistory": { verificationId },
   "WebhookService/SetWebhook": webhook,
   "WebhookService/GetWebhook": place,
   "WebhookService/RotateWebhookSecret": place,

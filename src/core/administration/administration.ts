@@ -5,6 +5,7 @@ import type { Erasures } from "./erasure.ts";
 import type { Projects } from "./projects.ts";
 import type { ServiceTokens } from "./service-tokens.ts";
 import type { UsageReport } from "./usage.ts";
+import type { VerificationHistories } from "./verification-history.ts";
 import type { Webhooks } from "./webhooks.ts";
 
 /** Everything an administrator may do. */
@@ -17,6 +18,7 @@ export interface Administration {
   readonly usage: UsageReport;
   readonly audit: AuditLog;
   readonly erasures: Erasures;
+  readonly verificationHistories: VerificationHistories;
 }
 
 /**

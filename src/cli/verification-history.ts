@@ -1,0 +1,121 @@
+/** What happened to a verification: its messages, and the deliveries of its event. */
+
+import {
+  type HistoricMessage,
+  PendingReason,
+  type VerificationHistory,
+  VerificationHistoryService,
+} from "../gen/proto/phoneproof/v1/verification_history_pb.ts";
+import { type WebhookDelivery, WebhookService } from "../gen/proto/phoneproof/v1/webhook_pb.ts";
+import { CliError, requirePart } from "./cli-error.ts";
+import type { ServiceClient } from "./client.ts";
+import { localTimeWithZone, shortestText, table } from "./layout.ts";
+import { deliveryJson, deliveryText } from "./webhook-delivery.ts";
+import { carrierWord, dateOf, isoTime, outcomeWord, pendingReasonWord } from "./words.ts";
+
+export interface Story {
+  readonly history: VerificationHistory;
+  readonly deliveries: readonly WebhookDelivery[];
+}
+
+/** Codes of a token that may not read histories, and of a service that is older than this command. */
+const withoutStory = ["insufficient_scope", "unimplemented"];
+
+/** Null if the token may only read the verification itself. A merchant's call would be charged, so it is not made. */
+export async function storyOf(client: ServiceClient, verificationId: string): Promise<Story | null> {
+  if (client.isMerchant) return null;
+  try {
+    const { history } = await client.call(VerificationHistoryService.method.getVerificationHistory, {
+      verificationId,
+    });
+    const { deliveries } = await client.call(WebhookService.method.listWebhookDeliveries, { verificationId });
+    return { history: requirePart(history, "a history"), deliveries };
+  } catch (error) {
+    if (error instanceof CliError && withoutStory.includes(error.code)) return null;
+    throw error;
+  }
+}
+
+export function storyJson({ history, deliveries }: Story) {
+  return {
+    destination: history.destination,
+    masked_expected_phone: history.maskedExpectedPhone || null,
+    ended_at: isoTime(history.endedAt),
+    pending_reason: pendingReasonWord(history.pendingReason),
+    pending_reason_at: isoTime(history.pendingReasonAt),
+    messages: history.messages.map(messageJson),
+    unmatched_messages: history.unmatchedMessages.map(messageJson),
+    webhook_id: history.webhookId || null,
+    deliveries: deliveries.map(deliveryJson),
+  };
+}
+
+function messageJson(message: HistoricMessage) {
+  return {
+    source: message.source,
+    message_id: message.messageId,
+    masked_sender: message.maskedSender || null,
+    carrier: carrierWord(message.carrier),
+    received_at: isoTime(message.receivedAt),
+    ingested_at: isoTime(message.ingestedAt),
+    outcome: outcomeWord(message.outcome),
+    duplicate: message.duplicate,
+  };
+}
+
+/** What the window told the person, in the words of docs/window.md. */
+const reasons: Readonly<Record<number, string>> = {
+  [PendingReason.ANOTHER_NUMBER]: "a message with its code came from another number than the expected one",
+  [PendingReason.WEB_SENT]: "a message with its code was sent from the web",
+  [PendingReason.TWO_CODES]: "a message with its code contained another code, too",
+  [PendingReason.WITHOUT_CODE]: "a message from the expected number came without the code",
+  [PendingReason.MUTED]: "the sender is muted after too many wrong codes",
+};
+
+export function storyEntries({ history, deliveries }: Story) {
+  const { pendingReason, webhookId } = history;
+  const reason =
+    pendingReason === PendingReason.UNSPECIFIED
+      ? null
+      : `${localTimeWithZone(dateOf(history.pendingReasonAt))}: ${reasons[pendingReason] ?? pendingReasonWord(pendingReason)}`;
+  return [
+    ["ended", localTimeWithZone(dateOf(history.endedAt))],
+    ["destination", history.destination],
+    ["expected phone", history.maskedExpectedPhone || null],
+    ["window said", reason],
+    ["webhook", webhookId === "" ? "none was set when it was created" : webhookId],
+    ...(webhookId !== "" && history.endedAt !== undefined && deliveries.length === 0
+      ? [["event", "not sent: the webhook does not receive this kind"] as const]
+      : []),
+  ] as const;
+}
+
+export function storyText({ history, deliveries }: Story): string {
+  const { destination, messages, unmatchedMessages } = history;
+  return [
+    messages.length === 0 ? "No message came for it." : `Messages for it:\n${messageTable(messages)}`,
+    unmatchedMessages.length === 0
+      ? `No unmatched message arrived on ${destination} while it was pending.`
+      : `Unmatched messages on ${destination} while it was pending. They may be anybody's: compare the sender.\n${messageTable(unmatchedMessages)}`,
+    ...deliveries.map(deliveryText),
+  ].join("\n\n");
+}
+
+function messageTable(messages: readonly HistoricMessage[]): string {
+  return table(
+    [
+      { heading: "ARRIVED", value: ({ ingestedAt }) => dateOf(ingestedAt), rank: 1 },
+      { heading: "SENDER", value: ({ maskedSender }) => maskedSender || "erased", rank: 2 },
+      {
+        heading: "OUTCOME",
+        value: ({ outcome, duplicate }) => `${outcomeWord(outcome)}${duplicate ? " (repeated)" : ""}`,
+        rank: 1,
+      },
+      { heading: "CARRIER", value: ({ carrier }) => carrierWord(carrier) ?? "-", rank: 3 },
+      { heading: "SOURCE", value: ({ source }) => source, rank: 4, shortens: shortestText },
+      { heading: "AT THE SOURCE", value: ({ receivedAt }) => dateOf(receivedAt), rank: 5 },
+      { heading: "MESSAGE ID", value: ({ messageId }) => messageId, rank: 6, shortens: shortestText },
+    ],
+    messages,
+  );
+}
