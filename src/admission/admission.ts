@@ -73,6 +73,17 @@ export class ProjectSuspended extends Failure {
   }
 }
 
+/** Refuses a credential that is well formed, but unknown, revoked or expired. */
+export class UnknownCredential extends Failure {
+  /** Its last four characters, a part of its checksum, as in the lists of keys: the log says by them which key it was. */
+  readonly ending: string;
+
+  constructor(credential: string) {
+    super("invalid_api_key");
+    this.ending = credential.slice(-4);
+  }
+}
+
 const noBearer =
   "The Authorization header is invalid: send the word Bearer, a space, and the API key or token, without quotes and with nothing after it.";
 
@@ -113,8 +124,8 @@ export function createAdmission(parts: {
     throw failure;
   }
 
-  function known(caller: Caller | null, address: string | null): Caller | Promise<never> {
-    if (caller === null) return refused(address);
+  function known(caller: Caller | null, credential: string, address: string | null): Caller | Promise<never> {
+    if (caller === null) return refused(address, new UnknownCredential(credential));
     noteUse(caller);
     if (caller.kind === "merchant" && caller.project.suspended) throw new ProjectSuspended(caller);
     return caller;
@@ -128,15 +139,15 @@ export function createAdmission(parts: {
       if (credential === undefined) return refused(address, new Failure("missing_api_key"));
       if (credential === null) return refused(address, new Failure("invalid_api_key", { message: noBearer }));
       const remembered = directory.remembered(credential);
-      if (remembered !== undefined) return known(remembered, address);
+      if (remembered !== undefined) return known(remembered, credential, address);
       // Not in the database, though it may have the format of a service token, so it is checked before any look-up.
       if (isInstallationAdmin(credential)) return installationAdmin;
       const kind = parseCredential(credential);
       if (kind === null) return refused(address);
       const found = directory.caller(credential, kind);
       return found instanceof Promise
-        ? found.then((caller) => known(caller, address))
-        : known(found, address);
+        ? found.then((caller) => known(caller, credential, address))
+        : known(found, credential, address);
     },
 
     checkpoint: () => ({ at: performance.now(), revision: directory.revision() }),

@@ -16,6 +16,8 @@ export interface Call {
   /** The caller; looked up again for each message of a stream, so that a revocation takes effect on open streams. */
   caller: Caller;
   usage: UsageCount | undefined;
+  /** The verification that the call names or has created, `vrf_…`, for the log; undefined if none is named correctly. */
+  verificationId: string | undefined;
   /** What the gateway or gRPC server found wrong while decoding; the core adds its own, so that all are reported together. */
   violations: readonly FieldViolation[];
 }

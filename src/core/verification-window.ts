@@ -158,7 +158,13 @@ export function sendTestMessage(parts: {
     const { environment, destination } = await parts.getWindow(token);
     if (environment !== "test") throw new Failure("not_found");
     const message = { messageId: newId(), from, to: destination, text, carrier };
-    const call = { ...origin, caller: simulatedPhone(destination), usage: undefined, violations: [] };
+    const call = {
+      ...origin,
+      caller: simulatedPhone(destination),
+      usage: undefined,
+      verificationId: undefined,
+      violations: [],
+    };
     const { outcome, duplicate } = await new Promise<InboundReceipt>((resolve, reject) => {
       parts.takeMessages([message], call, [{ resolve, reject }], { simulated: true })?.catch(reject);
     });

@@ -18,14 +18,16 @@ declare module "fastify" {
   interface FastifyRequest {
     /** Set once the call has passed authentication and rate limit: from here on its failures may be charged. */
     call: Call | undefined;
-    /** The caller of a call that was refused because its project is suspended. */
-    suspendedCaller: Caller | undefined;
+    /** The caller of a call that was refused because its project is suspended, or by its rate limit. */
+    refusedCaller: Caller | undefined;
     /** When its credential was checked, and at which revision of the directory. */
     look: CredentialCheck | undefined;
     /** Set if its body broke off: ends it. To be called once it is admitted, instead of going on. */
     brokenOff: (() => void) | undefined;
     /** The code of the failure it was refused with. */
     failureCode: FailureCode | undefined;
+    /** The failure it was refused with, unless that came before routing. */
+    failure: Failure | undefined;
   }
 }
 
@@ -116,7 +118,7 @@ function identify(
   identified: (caller: Caller) => void,
 ): void {
   const unidentified = (thrown: unknown) => {
-    if (thrown instanceof ProjectSuspended) request.suspendedCaller = thrown.caller;
+    if (thrown instanceof ProjectSuspended) request.refusedCaller = thrown.caller;
     refused(thrown);
   };
   let caller: Caller | Promise<Caller>;
@@ -138,17 +140,22 @@ function consumeRateLimit(
   refused: (thrown: unknown) => void,
   admitted: () => void,
 ): void {
+  const { request } = reply;
+  const limited = (thrown: unknown) => {
+    request.refusedCaller = caller;
+    refused(thrown);
+  };
   admission.consumeRateLimit(caller, bucket).then((rateLimit) => {
-    const { request } = reply;
     if (rateLimit !== undefined) setRateLimit(reply, rateLimit);
     request.call = {
       requestId: request.id,
       address: clientAddress(request),
       caller,
       usage: undefined,
+      verificationId: undefined,
       violations: noViolations,
     };
     if (request.brokenOff === undefined) admitted();
     else request.brokenOff();
-  }, refused);
+  }, limited);
 }

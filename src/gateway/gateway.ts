@@ -200,10 +200,11 @@ export function createGateway({
   gateway.server.on("connection", () => void arrived++);
   gateway.removeAllContentTypeParsers();
   gateway.decorateRequest("call", undefined);
-  gateway.decorateRequest("suspendedCaller", undefined);
+  gateway.decorateRequest("refusedCaller", undefined);
   gateway.decorateRequest("look", undefined);
   gateway.decorateRequest("brokenOff", undefined);
   gateway.decorateRequest("failureCode", undefined);
+  gateway.decorateRequest("failure", undefined);
   gateway.decorateRequest("inFlightSince", null);
 
   gateway.addHook("preValidation", (request, reply, done) => {

@@ -29,6 +29,7 @@ export function refuse(reply: FastifyReply, failure: Failure): void {
 export function prepareRefusal(reply: FastifyReply, failure: Failure): void {
   const { request } = reply;
   request.failureCode = failure.code;
+  request.failure = failure;
   if (!request.raw.complete) lingerAtClose(request.raw.socket);
   setUsage(reply);
   if (failure.rateLimit !== undefined) setRateLimit(reply, failure.rateLimit);

@@ -1,9 +1,11 @@
 import type { FastifyReply, FastifyRequest } from "fastify";
 import { type DestinationStream, type Logger, symbols } from "pino";
+import { UnknownCredential } from "../admission/admission.ts";
 import { encodeId } from "../core/ids.ts";
 import type { Caller } from "../core/project.ts";
 import type { Failure } from "../failures.ts";
 import { sentStatus } from "./answered-request.ts";
+import { createVerificationBody } from "./schemas.ts";
 
 /**
  * Logs one line per request when it is over, whether it was answered or its client disconnected (`status` is then
@@ -17,16 +19,18 @@ export function logRequest(
   startedAt: number,
 ): void {
   if (!log.isLevelEnabled("info")) return;
-  const { id, method, routeOptions, failureCode } = request;
+  const { id, method, routeOptions, failureCode, failure } = request;
   const status = sentStatus(reply);
   const durationMs = Math.round((performance.now() - startedAt) * 1000) / 1000;
   const route = routeOptions.url === undefined ? "" : `,"route":${quoted(routeOptions.url)}`;
-  const known = request.call?.caller ?? request.suspendedCaller;
+  const known = request.call?.caller ?? request.refusedCaller;
   const caller = known === undefined ? "" : callerFields(known);
-  const code = failureCode === undefined ? "" : `,"code":"${failureCode}"`;
+  const verificationId = request.call?.verificationId;
+  const verification = verificationId === undefined ? "" : `,"verificationId":"${verificationId}"`;
+  const code = failureCode === undefined ? "" : `,"code":"${failureCode}"${reasonFields(failure)}`;
   writeLine(
     log,
-    `"requestId":"${id}","method":"${method}"${route},"status":${status},"durationMs":${durationMs}${caller}${code},"msg":"request"`,
+    `"requestId":"${id}","method":"${method}"${route},"status":${status},"durationMs":${durationMs}${caller}${verification}${code},"msg":"request"`,
   );
 }
 
@@ -65,6 +69,18 @@ function callerFields(caller: Caller): string {
   }
   return text;
 }
+
+/** What explains a refusal without anything that the client wrote: which key it was, or which of the contract's fields. */
+function reasonFields(failure: Failure | undefined): string {
+  if (failure instanceof UnknownCredential) return `,"keyEnding":"${failure.ending}"`;
+  if (failure === undefined || failure.fields.length === 0) return "";
+  const named = failure.fields.map(({ field }) => (bodyFields.has(field) ? field : otherField));
+  return `,"fields":${JSON.stringify([...new Set(named)])}`;
+}
+
+const bodyFields: ReadonlySet<string> = new Set(Object.keys(createVerificationBody.properties));
+/** A field that the contract does not have: its name is the client's own text. */
+const otherField = "(unknown)";
 
 /**
  * Logged at once and in its own line: the request's line waits until the response has left. The client never sees the

@@ -78,7 +78,14 @@ export function admissionGate(parts: {
     try {
       rateLimit = await admission.consumeRateLimit(caller, bucket ?? "read");
       if (stream && method.methodKind === "unary") countCall(caller, stream);
-      const call: Call = { requestId, address, caller, usage: undefined, violations: [] };
+      const call: Call = {
+        requestId,
+        address,
+        caller,
+        usage: undefined,
+        verificationId: undefined,
+        violations: [],
+      };
       values.set(callKey, call).set(admittedKey, { call, rateLimit, look });
     } catch (thrown) {
       throw refusal(thrown);

@@ -2,6 +2,7 @@
 
 import type { DescMethod } from "@bufbuild/protobuf";
 import type { Logger } from "pino";
+import { UnknownCredential } from "../admission/admission.ts";
 import type { AnsweredRpc } from "../core/answered-call.ts";
 import type { Call } from "../core/call.ts";
 import { encodeId } from "../core/ids.ts";
@@ -22,6 +23,7 @@ export interface RpcObserver {
 export function noteAnswer(
   { log, observer }: { readonly log: Logger; readonly observer: RpcObserver },
   call: Pick<Call, "requestId"> & {
+    readonly verificationId?: string | undefined;
     readonly method: DescMethod;
     readonly code: string;
     /** By performance.now(). */
@@ -34,7 +36,11 @@ export function noteAnswer(
   const method = methodName(call.method);
   const elapsedMs = performance.now() - call.startedAt;
   const durationMs = Math.round(elapsedMs * 10) / 10;
-  const line = { requestId, method, code, durationMs, ...callerFields(caller) };
+  const line = {
+    ...{ requestId, method, code, durationMs, ...callerFields(caller) },
+    ...(call.verificationId === undefined ? {} : { verificationId: call.verificationId }),
+    ...reasonFields(call.method, failure),
+  };
   // A refusal that an internal fault caused is logged with that fault.
   if (failure?.code === "internal_error") log.error({ ...line, err: failure.cause ?? failure }, "rpc failed");
   else log.info(line, "rpc");
@@ -45,6 +51,14 @@ export function noteAnswer(
     failureCode: failure?.code,
     seconds: elapsedMs / 1_000,
   });
+}
+
+/** What explains a refusal without anything that the client wrote: which key it was, or which fields of the request. */
+function reasonFields({ input }: DescMethod, failure: Failure | undefined) {
+  if (failure instanceof UnknownCredential) return { keyEnding: failure.ending };
+  if (failure === undefined || failure.fields.length === 0) return {};
+  const isKnown = (field: string) => input.fields.some(({ name }) => name === field);
+  return { fields: failure.fields.map(({ field }) => field).filter(isKnown) };
 }
 
 /** Who called, for the log: a merchant's project and which of its keys, or which service token. */

@@ -1,16 +1,24 @@
 import { once } from "node:events";
 import net from "node:net";
+import { type CallOptions, type Client, createClient } from "@connectrpc/connect";
 import { pino } from "pino";
 import { afterAll, expect, test } from "vitest";
 import { parseConfig } from "../../src/config.ts";
+import { newCredential } from "../../src/core/credential.ts";
 import { decodeId } from "../../src/core/ids.ts";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
-import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import {
+  Environment,
+  VerificationMode,
+  VerificationService,
+} from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { startService } from "../../src/service.ts";
 import { hintChannel } from "../../src/storage/transition.ts";
 import { startTestService } from "../harness/service.ts";
 import { suppressTimers } from "../harness/timers.ts";
+import { transportTo } from "../rpc/every-rpc.ts";
+import { answerOf } from "../rpc/grpc-answer.ts";
 import { connectRaw } from "../rpc/raw-grpc.ts";
 import { merchant } from "./merchant.ts";
 import { exchange } from "./raw-http.ts";
@@ -51,23 +59,38 @@ const testKeyId = apiKeys.find(({ environment }) => environment === Environment.
 const caller = { projectId, apiKeyId: testKeyId, environment: "test" };
 
 const route = "/v1/verifications/:verification_id";
+const unknownKey = newCredential("live");
 
 test.for<{ name: string; call: () => ReturnType<typeof shop.read>; line: Line }>([
   {
     name: "a creation",
     call: () =>
       shop.create({ mode: "match", expected_phone: "010-7777-8888", client_reference: "secret-reference" }),
-    line: { method: "POST", route: "/v1/verifications", status: 201, ...caller },
+    line: {
+      ...{ method: "POST", route: "/v1/verifications", status: 201, ...caller },
+      verificationId: expect.stringMatching(/^vrf_[0-9a-z]{26}$/),
+    },
   },
   {
     name: "a creation with wrong fields",
     call: () => shop.create({ mode: "match", expected_phone: "010-7777-888", "secret-field": 1 }),
-    line: { method: "POST", route: "/v1/verifications", status: 422, ...caller, code: "validation_failed" },
+    line: {
+      ...{ method: "POST", route: "/v1/verifications", status: 422, ...caller, code: "validation_failed" },
+      fields: ["(unknown)", "expected_phone"],
+    },
   },
   {
     name: "a read",
     call: () => shop.read("secret-id?token=secret-query"),
     line: { method: "GET", route, status: 404, ...caller, code: "verification_not_found" },
+  },
+  {
+    name: "a read of a verification that does not exist",
+    call: () => shop.read("vrf_01kaex4mpyf2xbtyt1s6vdr4e9"),
+    line: {
+      ...{ method: "GET", route, status: 404, ...caller, code: "verification_not_found" },
+      verificationId: "vrf_01kaex4mpyf2xbtyt1s6vdr4e9",
+    },
   },
   {
     name: "a cancel",
@@ -84,6 +107,12 @@ test.for<{ name: string; call: () => ReturnType<typeof shop.read>; line: Line }>
     name: "a failed authentication",
     call: () => shop.call("GET", "/v1/verifications/x", { headers: { authorization: "Bearer secret-key" } }),
     line: { method: "GET", route, status: 401, code: "invalid_api_key" },
+  },
+  {
+    name: "a call with a well-formed key that is unknown, revoked or expired",
+    call: () =>
+      shop.call("GET", "/v1/verifications/x", { headers: { authorization: `Bearer ${unknownKey}` } }),
+    line: { method: "GET", route, status: 401, code: "invalid_api_key", keyEnding: unknownKey.slice(-4) },
   },
   {
     name: "an unknown route",
@@ -236,6 +265,50 @@ test("the log names the key of a suspended project's call, over REST and gRPC", 
   const rpcLine = () => lines.find((line) => line.includes(`"${requestId}"`));
   await expect.poll(rpcLine).toBeDefined();
   expect(JSON.parse(rpcLine() ?? "")).toMatchObject({ msg: "rpc", ...whose });
+});
+
+test("the log names whose call the rate limit refused", async () => {
+  const limited = await service.createProject({ rateLimitPerMinute: 1 });
+  const hasty = merchant(httpUrl, limited.testKey);
+  await expect.poll(async () => (await hasty.read("vrf_none")).status).toBe(429);
+  const { headers } = await hasty.read("vrf_none");
+  expect(await linesOf(headers.get("x-request-id"))).toMatchObject([
+    { status: 429, projectId: limited.projectId, environment: "test", code: "rate_limited" },
+  ]);
+});
+
+test("over gRPC, too, the log names the verification, the key's ending and the fields", async () => {
+  const lineOf = async (
+    credential: string,
+    call: (client: Client<typeof VerificationService>, options: CallOptions) => Promise<unknown>,
+  ) => {
+    const transport = transportTo(logging.addresses.grpc, `Bearer ${credential}`);
+    const client = createClient(VerificationService, transport);
+    const { requestId } = await answerOf((options) => call(client, options));
+    const line = () => lines.find((one) => one.includes(`"${requestId}"`));
+    await expect.poll(line).toBeDefined();
+    return JSON.parse(line() ?? "") as Line;
+  };
+  const verificationId = "vrf_01kaex4mpyf2xbtyt1s6vdr4e9";
+  expect(
+    await lineOf(testKey, (client, options) => client.getVerification({ verificationId }, options)),
+  ).toMatchObject({ code: "verification_not_found", verificationId });
+  expect(
+    await lineOf(testKey, (client, options) =>
+      client.getVerification({ verificationId: "vrf_secret" }, options),
+    ),
+  ).not.toHaveProperty("verificationId");
+  expect(
+    await lineOf(unknownKey, (client, options) => client.getVerification({ verificationId }, options)),
+  ).toMatchObject({ code: "invalid_api_key", keyEnding: unknownKey.slice(-4) });
+  const wrong = {
+    idempotencyKey: "request-log",
+    mode: VerificationMode.MATCH,
+    expectedPhone: "010-7777-888",
+  };
+  expect(await lineOf(testKey, (client, options) => client.createVerification(wrong, options))).toMatchObject(
+    { code: "validation_failed", fields: ["expected_phone"] },
+  );
 });
 
 test.for([
