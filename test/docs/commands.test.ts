@@ -13,7 +13,9 @@ import { buildProgram } from "../../src/cli/program.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { faultNamed } from "../faults/faults.ts";
+import { merchant } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
+import { createPending } from "../service/pending.ts";
 import { startReceiver } from "../webhooks/receiver.ts";
 import { isKorean, pages, readPage, root } from "./pages.ts";
 
@@ -301,6 +303,34 @@ test("the query for a source's verifications lists each one once, even if its me
   expect(listed).toEqual([created.id]);
 });
 
+test("the queries for support find a person's messages, and count yesterday's by carrier and outcome", async () => {
+  const { blocks: all } = readPage("docs/support.md");
+  const [byPerson = "", byId = "", byCarrier = ""] = all
+    .filter(({ language }) => language === "sql")
+    .map(({ code }) => code);
+  const { liveKey } = await service.createProject();
+  const pending = await createPending(merchant(service.httpUrl, liveKey));
+  const from = "01000000043";
+  await service.sms({ ...pending, from, messageId: "support-1", carrier: "KT" });
+  await service.sms({ ...pending, from, text: "안녕하세요", messageId: "support-2", carrier: "KT" });
+  const { rows: theirs } = await service.db.query(byPerson.replace("01012345678", from));
+  expect(theirs).toMatchObject([
+    { destination: pending.to, outcome: "verified", message_id: "support-1", verification: pending.id },
+    { destination: pending.to, outcome: "no_match", message_id: "support-2", verification: null },
+  ]);
+  const { rows: one } = await service.db.query(
+    byId.replace("sms-gateway", "cli").replace("'ID'", "'support-1'"),
+  );
+  expect(one).toMatchObject([{ outcome: "verified", destination: pending.to, named: true }]);
+  await service.db.query(
+    "UPDATE inbound_message SET ingested_at = ingested_at - interval '1 day' WHERE message_id LIKE 'support-%'",
+  );
+  expect((await service.db.query(byCarrier)).rows).toEqual([
+    { carrier: "KT", outcome: "no_match", count: "1", late_by: null },
+    { carrier: "KT", outcome: "verified", count: "1", late_by: null },
+  ]);
+});
+
 test("the documented start command starts the service", { timeout: 120_000 }, async () => {
   const starts = new Set(blocks.map(({ code }) => code.trim()).filter((code) => code.endsWith("npm start")));
   expect(starts).toEqual(
@@ -407,7 +437,7 @@ test("commands in running text have existing subcommands and options", () => {
 
 test("commands in running text can be typed in a checkout, where phoneproof is not on the PATH", () => {
   // Operators have the command installed.
-  const operators = ["operations", "runbook", "backup", "secrets", "monitoring"].map(
+  const operators = ["operations", "runbook", "support", "backup", "secrets", "monitoring"].map(
     (name) => `docs/${name}.md`,
   );
   const bare = pages()
