@@ -53,7 +53,9 @@ async function listEntries(session: Session, options: ListOptions): Promise<void
   });
   session.answer({ entries: entries.map(entryJson), next_page_token: nextPageToken || null }, () => {
     return [
-      entries.length === 0 ? "No actions found." : entryTable(entries),
+      entries.length === 0
+        ? "No actions found."
+        : entryTable(entries, { ofOneProject: project !== undefined }),
       ...moreNote(nextPageToken),
     ].join("\n\n");
   });
@@ -78,7 +80,7 @@ const cut = { shortens: 12, keepsEnd: true } as const;
 const ipv4Length = "255.255.255.255".length;
 const shortestDetails = 16;
 
-function entryTable(entries: readonly AuditEntry[]): string {
+function entryTable(entries: readonly AuditEntry[], { ofOneProject }: { ofOneProject: boolean }): string {
   return table(
     [
       { heading: "WHEN", value: ({ occurredAt }) => dateOf(occurredAt), rank: 1 },
@@ -86,6 +88,14 @@ function entryTable(entries: readonly AuditEntry[]): string {
       { heading: "TO", value: ({ subject }) => subject, rank: 3, ...cut },
       { heading: "WHO", value: ({ actor }) => actor, rank: 4, ...cut },
       { heading: "FROM", value: ({ address }) => address || "-", rank: 5, shortens: ipv4Length },
+      ...(ofOneProject
+        ? []
+        : [
+            {
+              ...{ heading: "PROJECT", value: (entry: AuditEntry) => entry.projectId || "-", rank: 7 },
+              ...cut,
+            },
+          ]),
       { heading: "DETAILS", value: detailsOf, rank: 6, shortens: shortestDetails },
     ],
     entries,

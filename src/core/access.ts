@@ -55,6 +55,22 @@ export function noSuchVerification(): Failure {
   return new Failure("verification_not_found", { message: "There is no such verification." });
 }
 
+/**
+ * For a verification that a caller's look-up has not found. Bounded callers get the same words for every id; who sees all of them is
+ * told nothing of a key or an environment.
+ */
+export function verificationNotFound(
+  caller: Caller,
+  { verificationId, projectId, environment }: NamedScope & { readonly verificationId: string },
+): Failure {
+  const seesAll = caller.kind === "service" && caller.projectId === null;
+  if (!seesAll || projectId !== null || environment !== null) return new Failure("verification_not_found");
+  if (decodeId("vrf_", verificationId) !== null) return noSuchVerification();
+  return new Failure("verification_not_found", {
+    message: "There is no such verification: give its id, vrf_…",
+  });
+}
+
 function outOfBounds(caller: Caller): Failure {
   return caller.kind === "merchant" || caller.projectId !== null
     ? new Failure("insufficient_scope")

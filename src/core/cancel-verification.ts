@@ -1,5 +1,5 @@
 import { Failure } from "../failures.ts";
-import { chargedProject, lookupOf, requireScope } from "./access.ts";
+import { chargedProject, lookupOf, requireScope, verificationNotFound } from "./access.ts";
 import type { Call } from "./call.ts";
 import type { VerificationRequest } from "./get-verification.ts";
 import type { Verification, Verifications } from "./verification.ts";
@@ -22,7 +22,7 @@ export function cancelVerification({
     const lookup = lookupOf(call.caller, request);
     const { usage, value } = await verifications.cancel(lookup, chargedProject(call.caller));
     call.usage = usage;
-    if (value === null) throw new Failure("verification_not_found");
+    if (value === null) throw verificationNotFound(call.caller, request);
     if (value.status !== "cancelled") throw new Failure("verification_not_cancellable");
     return value;
   };

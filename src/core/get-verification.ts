@@ -1,5 +1,4 @@
-import { Failure } from "../failures.ts";
-import { chargedProject, lookupOf, type NamedScope, requireScope } from "./access.ts";
+import { chargedProject, lookupOf, type NamedScope, requireScope, verificationNotFound } from "./access.ts";
 import type { Call } from "./call.ts";
 import type { Verification, Verifications } from "./verification.ts";
 
@@ -21,7 +20,7 @@ export function getVerification({
     const lookup = lookupOf(call.caller, request);
     const { usage, value } = await verifications.find(lookup, chargedProject(call.caller));
     call.usage = usage;
-    if (value === null) throw new Failure("verification_not_found");
+    if (value === null) throw verificationNotFound(call.caller, request);
     return value;
   };
 }

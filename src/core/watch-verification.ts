@@ -1,5 +1,5 @@
 import { Failure } from "../failures.ts";
-import { chargedProject, lookupOf, requireScope } from "./access.ts";
+import { chargedProject, lookupOf, requireScope, verificationNotFound } from "./access.ts";
 import type { Call } from "./call.ts";
 import type { VerificationRequest } from "./get-verification.ts";
 import { isTerminal, type Verification, type Verifications } from "./verification.ts";
@@ -84,7 +84,7 @@ export function watchVerification(parts: {
     try {
       const { usage, value } = await parts.verifications.find(lookup, chargedProject(call.caller));
       call.usage = usage;
-      if (value === null) throw new Failure("verification_not_found");
+      if (value === null) throw verificationNotFound(call.caller, request);
       yield value;
       let current = value;
       while (!isTerminal(current.status) && !signal.aborted) {
@@ -92,7 +92,7 @@ export function watchVerification(parts: {
         const found = await changes.look(() => parts.verifications.find(lookup, null));
         if (found === undefined) break;
         // A standby that took over may lack it.
-        if (found.value === null) throw new Failure("verification_not_found");
+        if (found.value === null) throw verificationNotFound(call.caller, request);
         current = found.value;
         if (isTerminal(current.status)) yield current;
       }

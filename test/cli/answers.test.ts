@@ -813,6 +813,23 @@ describe("human-readable output", () => {
     }
   });
 
+  test("the audit log says which project an action concerned, unless only one was asked for", async () => {
+    const { projectId: former } = await service.createProject();
+    const { projectId: next } = await service.createProject();
+    const number = "0298765432";
+    const add = ["number", "add", number, "--environment", "live", "--project"];
+    await answerOf([...add, former], environment);
+    await answerOf(["number", "remove", number], environment);
+    await answerOf([...add, next], environment);
+    const lines = (await seen(400, "audit", "list", "--limit", "30")).filter((line) => line.includes(number));
+    expect(lines.map((line) => /number\.\w+|prj_\w+/g[Symbol.match](line))).toEqual([
+      ["number.added", next],
+      ["number.removed", former],
+      ["number.added", former],
+    ]);
+    expect((await seen(400, "audit", "list", "--project", next))[0]).not.toContain("PROJECT");
+  });
+
   test("the project id of a token is shortened in the middle, so that it can be recognised by its end", async () => {
     const { id } = await answerOf(
       ["token", "create", "--scope", "read", "--project", projectId],

@@ -362,6 +362,7 @@ describe("a refusal: exit code 1, one line on stderr with the failure code, noth
     [["project", "show", "prj_01kaex4mpyf2xbtyt1s6vdr4e9"], "not_found"],
     [["verification", "show", "nonsense"], "verification_not_found"],
     [["verification", "watch", "nonsense"], "verification_not_found"],
+    [["verification", "cancel", "vrf_01kaex4mpyf2xbtyt1s6vdr4e9"], "verification_not_found"],
     [["key", "revoke", "key_01kaex4mpyf2xbtyt1s6vdr4e9"], "not_found"],
     [["project", "list", "--token", "pp_svc_wrong"], "invalid_api_key"],
     [
@@ -374,6 +375,17 @@ describe("a refusal: exit code 1, one line on stderr with the failure code, noth
     expect({ code, stdout }).toEqual({ code: 1, stdout: "" });
     expect(stderr).toMatch(new RegExp(`^phoneproof: ${refusal}: [^\\n]+\\n$`));
   });
+});
+
+test("an unknown verification is explained to who sees all of them without a word of keys", async () => {
+  const said = async (...args: string[]) => (await run(["verification", ...args], environment)).stderr;
+  const unknown = "vrf_01kaex4mpyf2xbtyt1s6vdr4e9";
+  for (const command of ["show", "watch", "cancel"]) {
+    expect(await said(command, unknown)).toMatch(/: There is no such verification\. \(/);
+    expect(await said(command, "evt_01kaex4mpyf2xbtyt1s6vdr4e9")).toMatch(/: give its id, vrf_… \(/);
+  }
+  const { liveKey } = await service.createProject();
+  expect(await said("show", unknown, "--token", liveKey)).toMatch(/that the key belongs to the environment/);
 });
 
 describe("no service or no token: exit code 3 and one line", () => {
