@@ -93,9 +93,9 @@ export function storyEntries({ history, deliveries }: Story) {
 export function storyText({ history, deliveries }: Story): string {
   const { destination, messages, unmatchedMessages } = history;
   return [
-    messages.length === 0 ? "No message came for it." : `Messages for it:\n${messageTable(messages)}`,
+    messages.length === 0 ? "No message for it is stored." : `Messages for it:\n${messageTable(messages)}`,
     unmatchedMessages.length === 0
-      ? `No unmatched message arrived on ${destination} while it was pending.`
+      ? `No unmatched message is stored that came to ${destination} while it was pending.`
       : `Unmatched messages on ${destination} while it was pending. They may be anybody's: compare the sender.\n${messageTable(unmatchedMessages)}`,
     ...deliveries.map(deliveryText),
   ].join("\n\n");

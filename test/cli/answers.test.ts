@@ -463,6 +463,9 @@ describe("verification", () => {
       ],
     });
     const lines = await seen(200, "verification", "show", id);
+    expect(lines).toContain(
+      `No unmatched message is stored that came to ${shop.testNumber} while it was pending.`,
+    );
     expect(lines).toContainEqual(
       expect.stringMatching(/^window said +\S.*: a message with its code came from another number/),
     );

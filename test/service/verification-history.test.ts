@@ -113,6 +113,14 @@ describe("unmatched messages", () => {
     expect((await historyOf(pending)).unmatchedMessages).toEqual([]);
   });
 
+  test("are no longer found once their sender is erased", async () => {
+    const phone = newPhone();
+    const pending = await createPending(await openShop());
+    await send({ to: pending.to, from: phone, text: "안녕하세요" });
+    await Array.fromAsync(service.client(ErasureService).erasePhone({ phone }));
+    expect((await historyOf(pending)).unmatchedMessages).toEqual([]);
+  });
+
   test("are the latest hundred", async () => {
     const shop = await openShop();
     const pending = await createPending(shop);

@@ -9,12 +9,15 @@ import type { PrismaDatabase } from "../prisma.ts";
 export function createVerificationHistoryStore({ prisma }: PrismaDatabase): VerificationHistoryStore {
   return {
     async find(id, limit) {
-      const verification = await prisma.verification.findUnique({ where: { id } });
+      const verification = await prisma.verification.findUnique({
+        where: { id },
+        omit: { smsText: true, phone: true },
+      });
       if (verification === null) return null;
       const { destination, expectedPhone, createdAt, webhookConfigurationId } = verification;
       const event = await prisma.event.findUnique({ where: { verificationId: id } });
       const hint = await prisma.pendingHint.findUnique({ where: { verificationId: id } });
-      const latest = { orderBy: { ingestedAt: "desc" }, take: limit } as const;
+      const latest = { orderBy: { ingestedAt: "desc" }, take: limit, omit: { text: true } } as const;
       const messages = await prisma.inboundMessage.findMany({ where: { verificationId: id }, ...latest });
       const until = event === null ? {} : { lte: event.occurredAt };
       const unmatched = await prisma.inboundMessage.findMany({
@@ -34,7 +37,7 @@ export function createVerificationHistoryStore({ prisma }: PrismaDatabase): Veri
   };
 }
 
-function messageOf(row: InboundMessage): HistoricMessage {
+function messageOf(row: Omit<InboundMessage, "text">): HistoricMessage {
   const { source, messageId, sender, carrier, receivedAt, ingestedAt, outcome, duplicate } = row;
   return {
     source,
