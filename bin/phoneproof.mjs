@@ -8,6 +8,10 @@ import module from "node:module";
 import { constants } from "node:os";
 import { fileURLToPath } from "node:url";
 
+// NO_COLOR takes precedence over FORCE_COLOR, which build systems set for all their jobs. Node does the opposite, and warns of it on
+// stderr while it loads TypeScript.
+if (process.env.NO_COLOR) delete process.env.FORCE_COLOR;
+
 if (Number.parseInt(process.versions.node, 10) >= 24) {
   // Caches stripped types and compiled code between runs, which halves the time to a first answer.
   module.enableCompileCache(fileURLToPath(new URL("../.cache/compiled", import.meta.url)));

@@ -78,7 +78,7 @@ function readTokenFile(address: ServiceAddress): Token {
   let looked = "";
   for (const file of files) {
     try {
-      return checkedToken(readFileSync(file, "utf8").trim(), file);
+      return checkedToken(readFileSync(file, "utf8"), file);
     } catch (error) {
       if (error instanceof CliError) throw error;
       const code = error instanceof Error && "code" in error ? error.code : undefined;
@@ -94,8 +94,12 @@ function readTokenFile(address: ServiceAddress): Token {
   );
 }
 
-/** A token is sent as a Bearer credential, which allows no other characters. */
-function checkedToken(secret: string, source: string): Token {
+/**
+ * A token is sent as a Bearer credential, which allows no other characters. The line break at the end of a file, with which it
+ * also gets into variables and secret stores, is not part of it.
+ */
+function checkedToken(text: string, source: string): Token {
+  const secret = text.trim();
   if (/^[A-Za-z0-9._~+/-]+=*$/.test(secret)) return { secret, source };
   throw noToken(`${source} contains no token: it is empty or has characters that tokens never have`);
 }

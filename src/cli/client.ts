@@ -29,6 +29,7 @@ import {
 import { type ErrorDetail, ErrorDetailSchema } from "../gen/proto/phoneproof/v1/error_pb.ts";
 import { howToSetAddress, isThisMachine, type ServiceAddress, type Token } from "./address.ts";
 import { CliError, unreachable, wrongUsage } from "./cli-error.ts";
+import { forgetProxyFault, proxyFault, proxyVariable } from "./grpc-log.ts";
 
 /** Deadline of a unary call, and of the first message of a watch. */
 export const unaryDeadlineMs = 10_000;
@@ -188,6 +189,17 @@ export class ServiceClient {
     }
     switch (error.code) {
       case status.UNAVAILABLE: {
+        const fault = proxyFault();
+        const variable = proxyVariable();
+        if (fault !== undefined && variable !== undefined) {
+          const host = this.address.host.replace(/^\[|\]$/g, "");
+          // If the variable has no proxy that it can use, grpc-js connects directly, which fails for a reason of its own.
+          const reasons = reasonText === "undefined" ? fault : `${reasonText}; ${fault}`;
+          return unreachable(`no service answers at ${shown} (${reasons})`, {
+            advice: `check the proxy in ${variable}, or add ${host} to no_proxy`,
+            cause: error,
+          });
+        }
         const advice = connectionAdvice(error, this.address);
         if (advice === undefined)
           return unreachable(`no service answers at ${shown} (${reasonText})`, details);
@@ -231,6 +243,7 @@ export class ServiceClient {
 }
 
 function dial(address: ServiceAddress): Client {
+  forgetProxyFault();
   return new Client(`dns:${address.host}:${address.port}`, channelCredentials(address), {
     // No limit: lists that are not paged arrive in one message.
     "grpc.max_receive_message_length": -1,

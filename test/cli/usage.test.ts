@@ -1,6 +1,7 @@
 import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import { chmod, mkdir, mkdtemp, rm, stat, writeFile } from "node:fs/promises";
+import { createServer as createHttpServer } from "node:http";
 import { createServer, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import path from "node:path";
@@ -570,6 +571,18 @@ describe("address and token", () => {
   });
 
   test.for([
+    { name: "a line break at the end", around: ["", "\n"] },
+    { name: "a line break of Windows", around: ["", "\r\n"] },
+    { name: "spaces", around: [" ", " "] },
+  ])("a token with $name is the same token", async ({ around: [before = "", after = ""] }) => {
+    const token = `${before}${service.adminToken}${after}`;
+    const at = { PHONEPROOF_ADDRESS: service.grpcAddress };
+    expect(await run(list, { ...at, PHONEPROOF_TOKEN: token })).toMatchObject({ code: 0, stderr: "" });
+    expect(await run(list, { ...at, PHONEPROOF_ADMIN_TOKEN: token })).toMatchObject({ code: 0, stderr: "" });
+    expect(await run([...list, "--token", token], at)).toMatchObject({ code: 0, stderr: "" });
+  });
+
+  test.for([
     "http://HOST",
     "http://HOST/",
     "HOST",
@@ -594,6 +607,54 @@ describe("address and token", () => {
     const proxied = { ...environment, http_proxy: proxy, https_proxy: proxy, grpc_proxy: proxy };
     expect(await run(list, proxied)).toMatchObject({ code: 0, stderr: "" });
   });
+
+  describe("a proxy for a service on another machine", () => {
+    const elsewhere = ["project", "list", "--address", "phoneproof.invalid:50051"];
+
+    test.for([
+      {
+        name: "cannot be reached",
+        proxied: { http_proxy: `http://${deadAddress}` },
+        why: /\(Failed to connect to proxy 127\.0\.0\.1:1 .*ECONNREFUSED.*\); check the proxy in http_proxy,/,
+      },
+      {
+        name: "has another protocol than http",
+        proxied: { http_proxy: `http://${deadAddress}`, https_proxy: "socks5://127.0.0.1:1" },
+        why: /\(.*; "socks5:" scheme not supported in proxy URI\); check the proxy in https_proxy,/,
+      },
+    ])("that $name is named in the error, which is the only line", async ({ proxied, why }) => {
+      const { code, stdout, stderr } = await runProcess(elsewhere, { ...environment, ...proxied });
+      expect({ code, stdout }).toEqual({ code: 3, stdout: "" });
+      expect(stderr).toMatch(
+        /^phoneproof: no service answers at phoneproof\.invalid:50051 [^\n]+, or add phoneproof\.invalid to no_proxy\n$/,
+      );
+      expect(stderr).toMatch(why);
+    });
+
+    test("that refuses the connection is named in the error, which is JSON with --json", async () => {
+      const proxy = createHttpServer().on("connect", (_request, socket) => {
+        socket.end("HTTP/1.1 407 Proxy Authentication Required\r\n\r\n");
+      });
+      onTestFinished(() => void proxy.close());
+      await new Promise<void>((resolve) => proxy.listen(0, "127.0.0.1", resolve));
+      const at = `127.0.0.1:${(proxy.address() as { port: number }).port}`;
+      const proxied = { ...environment, grpc_proxy: `http://${at}` };
+      const { code, stderr } = await runProcess([...elsewhere, "--json"], proxied);
+      expect({ code, error: JSON.parse(stderr).error }).toMatchObject({
+        code: 3,
+        error: {
+          code: "service_unreachable",
+          message: `no service answers at phoneproof.invalid:50051 (Failed to connect to phoneproof.invalid:50051 through proxy ${at} with status 407); check the proxy in grpc_proxy, or add phoneproof.invalid to no_proxy`,
+        },
+      });
+    });
+  });
+});
+
+test("NO_COLOR takes precedence over FORCE_COLOR, without a warning", async () => {
+  const coloured = { ...environment, NO_COLOR: "1", FORCE_COLOR: "1" };
+  const { code, stderr } = await runProcess(["project", "list"], coloured);
+  expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
 });
 
 test("npx runs the command of this directory without the network and generates nothing again", async () => {
