@@ -57,7 +57,8 @@ Environment:
 
 Exit codes:
   0    done
-  1    the service refused, an SMS was INVALID, a webhook test failed, or the
+  1    the service refused, an SMS was INVALID, a webhook test failed, a
+       watched verification was not verified (with --exit-status), or the
        input or the output failed
   2    wrong usage: an unknown option, a missing argument, or a malformed value
   3    the service cannot be reached, or no token was found

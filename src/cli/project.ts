@@ -1,6 +1,6 @@
 /** phoneproof project: merchants' projects and their settings. */
 
-import { Option } from "commander";
+import { InvalidArgumentError, Option } from "commander";
 import { type Project, ProjectService, type Usage } from "../gen/proto/phoneproof/v1/project_pb.ts";
 import { requirePart } from "./cli-error.ts";
 import type { CliCommand } from "./command.ts";
@@ -162,6 +162,12 @@ function settings(command: CliCommand, when: "at first" | "from now on"): CliCom
   const creating = when === "at first";
   const otherwise = (value: string) => (creating ? ` (default: ${value})` : "");
   const clear = (word: string, meaning: string) => (creating ? "" : `; ${word}: ${meaning}`);
+  // To the service, an empty text means that the setting is cleared.
+  const text = (clearingWord: string) => (value: string) => {
+    if (value !== "") return value;
+    const hint = creating ? "" : ` To clear the setting, write ${clearingWord}.`;
+    throw new InvalidArgumentError(`It must not be empty.${hint}`);
+  };
   return command
     .addOption(
       new Option("--code-format <format>", `the alphabet of codes${otherwise("numeric")}`).choices(
@@ -181,12 +187,14 @@ function settings(command: CliCommand, when: "at first" | "from now on"): CliCom
     .option(
       "--sms-template <text>",
       `the SMS text, with {code} once and {project} at most once${clear("default", "the default text")}`,
+      text("default"),
     )
     .option(
       "--parent-origin <origin>",
       `the origin that the window may report to${clear("none", "to no one")}`,
+      text("none"),
     )
-    .option("--return-url <url>", `where the window may return to${clear("none", "nowhere")}`)
+    .option("--return-url <url>", `where the window may return to${clear("none", "nowhere")}`, text("none"))
     .option(
       "--usage-limit <n>",
       `calls per calendar month, or unlimited${otherwise("unlimited")}`,

@@ -8,7 +8,7 @@ import {
   VerificationService,
   VerificationStatus,
 } from "../gen/proto/phoneproof/v1/verification_pb.ts";
-import { requirePart } from "./cli-error.ts";
+import { requirePart, wrongUsage } from "./cli-error.ts";
 import type { CliCommand } from "./command.ts";
 import { interruptible } from "./interrupt.ts";
 import { fields, localTime, localTimeWithZone, shortestText, table } from "./layout.ts";
@@ -61,6 +61,10 @@ interface ListOptions {
   readonly createdBefore?: Date;
   readonly limit: number;
   readonly pageToken?: string;
+}
+
+interface WatchOptions {
+  readonly exitStatus?: true;
 }
 
 /** The service requires the option from a token, and knows it from a merchant's API key. */
@@ -160,14 +164,19 @@ export function addVerificationCommands(program: CliCommand): void {
       "Show a verification now and when it ends, then exit. With --json, one object per line. Reconnects if the connection is lost, until 60 s after the verification has expired.",
     )
     .argument("<id>", "the verification, vrf_…")
+    .option("--exit-status", "exit with 1 if it ends expired or cancelled")
     .examples(
       ["follow one until it ends", "verification watch vrf_01kaex4mpyf2xbtyt1s6vdr4e9"],
       [
         "wait for the end in a script",
         "verification watch vrf_01kaex4mpyf2xbtyt1s6vdr4e9 --json | tail -n 1",
       ],
+      [
+        "continue only if it was verified",
+        "verification watch vrf_01kaex4mpyf2xbtyt1s6vdr4e9 --exit-status && ./next-step",
+      ],
     )
-    .does(watchVerification);
+    .does<WatchOptions>(watchVerification);
 
   group
     .command("cancel")
@@ -183,6 +192,12 @@ export function addVerificationCommands(program: CliCommand): void {
 }
 
 async function createVerification(session: Session, options: CreateOptions): Promise<void> {
+  if (options.expectedPhone !== undefined && options.mode !== "match") {
+    // The service ignores it then, and any phone would verify.
+    throw wrongUsage(
+      "verification create: --expected-phone requires --mode match; see phoneproof verification create --help",
+    );
+  }
   const idempotencyKey = options.idempotencyKey ?? `cli-${randomUUID()}`;
   const created = await session.client.call(VerificationService.method.createVerification, {
     projectId: options.project ?? "",
@@ -243,13 +258,19 @@ async function listVerifications(session: Session, options: ListOptions): Promis
   );
 }
 
-async function watchVerification(session: Session, _options: object, verificationId: string): Promise<void> {
+async function watchVerification(
+  session: Session,
+  { exitStatus }: WatchOptions,
+  verificationId: string,
+): Promise<void> {
+  let last: VerificationStatus | undefined;
   await interruptible((signal) =>
     followVerification({
       client: session.client,
       verificationId,
       signal,
       onStatus(verification) {
+        last = verification.status;
         process.stdout.write(
           `${session.json ? safeJson(verificationJson(verification)) : lookLine(verification)}\n`,
         );
@@ -260,6 +281,7 @@ async function watchVerification(session: Session, _options: object, verificatio
       },
     }),
   );
+  if (exitStatus && last !== VerificationStatus.VERIFIED) process.exitCode = 1;
 }
 
 function lookLine(verification: Verification): string {

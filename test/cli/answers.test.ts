@@ -604,6 +604,32 @@ describe("verification", () => {
     expect(stdout).toBe("2025-05-01 09:39:00  expired\n");
   });
 
+  test.for([
+    { end: "verified", code: 0 },
+    { end: "cancelled", code: 1 },
+    { end: "expired", code: 1 },
+  ])("watch --exit-status exits with $code if the verification is $end", async ({ end, code }) => {
+    const { id, sms_text } = await create();
+    if (end === "verified") {
+      await service.sms({ to: shop.testNumber, from: "01000000045", text: sms_text });
+    } else if (end === "cancelled") await answer("verification", "cancel", id);
+    else {
+      await service.db.query(
+        `UPDATE verification SET created_at = now() - interval '1 hour', expires_at = now() - interval '1 minute'
+         WHERE id = $1`,
+        [uuidOf(id)],
+      );
+    }
+    const watch = ["verification", "watch", id, "--json"];
+    const watched = await run([...watch, "--exit-status"], environment);
+    expect({ ...watched, stdout: JSON.parse(watched.stdout) }).toMatchObject({
+      code,
+      stdout: { id, status: end },
+      stderr: "",
+    });
+    expect(await run(watch, environment)).toMatchObject({ code: 0 });
+  });
+
   test("watch continues after a restart of the service and shows nothing twice", async () => {
     let current = await service.startAnother();
     const proxy = await startCuttingProxy(() => current.grpcAddress);

@@ -193,6 +193,30 @@ describe("wrong usage: exit code 2, one line on stderr that says what and where,
       ["project", "create", "--name", "x", "--code-format", "hex"],
       /Allowed choices are numeric, alphanumeric/,
     ],
+    [
+      ["project", "create", "--name", "x", "--return-url", ""],
+      /'--return-url <url>'.* must not be empty; see/,
+    ],
+    [
+      ["project", "update", project, "--return-url", ""],
+      /must not be empty\. To clear the setting, write none; see/,
+    ],
+    [
+      ["project", "update", project, "--parent-origin="],
+      /must not be empty\. To clear the setting, write none; see/,
+    ],
+    [
+      ["project", "update", project, "--sms-template", ""],
+      /must not be empty\. To clear the setting, write default; see/,
+    ],
+    [
+      ["verification", "create", "--expected-phone", "01000001234"],
+      /--expected-phone requires --mode match; see/,
+    ],
+    [
+      ["verification", "create", "--mode", "discover", "--expected-phone", ""],
+      /--expected-phone requires --mode match; see/,
+    ],
     [["key", "create", "--project", project], /required option '--environment <environment>'/],
     [["key", "create", "--project", project, "--environment", "prod"], /Allowed choices are live, test/],
     [["key", "create", "--project", project, "--environment", "live", "--expires-in", "30"], /30d/],
