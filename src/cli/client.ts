@@ -362,6 +362,9 @@ function connectionAdvice(error: ServiceError, { shown, tls }: ServiceAddress): 
   if (reasonText === "certificate has expired") {
     return "renew the service's certificate in GRPC_TLS_CERT; the service checks for a new one every minute";
   }
+  if (reasonText.startsWith("Hostname/IP does not match certificate's altnames")) {
+    return "use a host name in the address that the service's certificate is for";
+  }
   if (reasonText === "Protocol error") {
     return "use the service's gRPC port: 50051 unless GRPC_PORT sets another";
   }
@@ -388,7 +391,7 @@ function connectionAdvice(error: ServiceError, { shown, tls }: ServiceAddress): 
 /** The part of grpc-js's error text that is useful to a person. */
 function reason(error: ServiceError): string {
   const details = messageOf(error);
-  const last = /Last error: (?:Error: )?(.*?)\.?(?: Resolution note:.*)?$/s.exec(details)?.[1]?.trim();
+  const last = /Last error: (?:Error(?: \[\w+\])?: )?(.*?)\.?(?: Resolution note:.*)?$/s.exec(details)?.[1]?.trim();
   // OpenSSL's error format is thread:error:code:library:function:reason:file:line.
   const tls = /:error:[0-9A-F]+:[^:]*:[^:]*:([^:]+):/.exec(last ?? "")?.[1];
   if (tls !== undefined) return `TLS: ${tls}`;

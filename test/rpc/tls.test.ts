@@ -58,6 +58,16 @@ describe("a gRPC port with a certificate", () => {
     }
   });
 
+  test("is not trusted by clients under a name that the certificate is not for, and the command says so", async () => {
+    const service = await startTestService({ ...ofServer, GRPC_HOST: "0.0.0.0" });
+    const address = service.grpcAddress.replace("0.0.0.0", "https://127.0.0.2");
+    const answer = await listProjects(service, { PHONEPROOF_TLS_CA: authority }, address);
+    expect(answer).toMatchObject(refused);
+    expect(answer.stderr).toMatch(
+      /^phoneproof: something listens at 127\.0\.0\.2:\d+, but the connection fails \(Hostname\/IP does not match certificate's altnames: [^\n]+\); use a host name in the address that the service's certificate is for\n$/,
+    );
+  });
+
   test("does not serve plaintext clients, and the command says to use https", async () => {
     const { grpcAddress } = oneSided;
     const answer = await listProjects(oneSided, {}, `http://${grpcAddress}`);
