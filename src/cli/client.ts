@@ -391,7 +391,9 @@ function connectionAdvice(error: ServiceError, { shown, tls }: ServiceAddress): 
 /** The part of grpc-js's error text that is useful to a person. */
 function reason(error: ServiceError): string {
   const details = messageOf(error);
-  const last = /Last error: (?:Error(?: \[\w+\])?: )?(.*?)\.?(?: Resolution note:.*)?$/s.exec(details)?.[1]?.trim();
+  const last = /Last error: (?:Error(?: \[\w+\])?: )?(.*?)\.?(?: Resolution note:.*)?$/s
+    .exec(details)?.[1]
+    ?.trim();
   // OpenSSL's error format is thread:error:code:library:function:reason:file:line.
   const tls = /:error:[0-9A-F]+:[^:]*:[^:]*:([^:]+):/.exec(last ?? "")?.[1];
   if (tls !== undefined) return `TLS: ${tls}`;

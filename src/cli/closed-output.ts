@@ -1,4 +1,4 @@
-/** What it means for a command that the reader of its output went away, as `| head` does. */
+/** What it means for a command that its output cannot be written: its reader went away, as `| head` does, or the disk is full. */
 
 import { CliError } from "./cli-error.ts";
 
@@ -25,7 +25,10 @@ export function onClosedOutput(text: () => string): void {
 }
 
 /** The error to exit with; undefined if the command ends quietly. */
-export function closedOutputError(): CliError | undefined {
-  if (consequence === undefined) return undefined;
-  return new CliError(1, "output_failed", `the output was closed early: ${consequence()}`);
+export function outputError({ code, message }: NodeJS.ErrnoException): CliError | undefined {
+  const isClosed = code === "EPIPE";
+  if (isClosed && consequence === undefined) return undefined;
+  const what = isClosed ? "the output was closed early" : `the output cannot be written (${message})`;
+  const andSo = consequence === undefined ? "" : `: ${consequence()}`;
+  return new CliError(1, "output_failed", `${what}${andSo}`);
 }

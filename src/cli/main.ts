@@ -1,17 +1,14 @@
 /** The entry point of the phoneproof command. */
 
-import { CliError, report } from "./cli-error.ts";
-import { closedOutputError } from "./closed-output.ts";
+import { report } from "./cli-error.ts";
+import { outputError } from "./closed-output.ts";
 import { execute, wantsJson } from "./execute.ts";
 import { exit } from "./exit.ts";
 
 const args = process.argv.slice(2);
 
 function endWithTheOutput(error: NodeJS.ErrnoException): void {
-  const failure =
-    error.code === "EPIPE"
-      ? closedOutputError()
-      : new CliError(1, "output_failed", `the output cannot be written: ${error.message}`);
+  const failure = outputError(error);
   process.exit(failure === undefined ? (process.exitCode ?? 0) : report(failure, wantsJson(args)));
 }
 

@@ -136,7 +136,8 @@ derived from the line.
 If the connection is lost, the command reconnects and resends what has no
 receipt, for as long as necessary, with a notice every 60 s; if it has never had
 a receipt, it gives up after 60 s. Running the same input again is safe:
-messages that were already accepted are answered as duplicates.
+messages that were already accepted are answered as duplicates. The end of a
+session (SIGHUP) ends the command, under nohup as well; setsid keeps it running.
 
 Receipts go to standard output: as JSON with --json, otherwise separated by
 tabs: message id, outcome, verification, "duplicate". On a terminal without
@@ -202,7 +203,9 @@ async function streamMessages(session: Session, _options: object, file: string):
   const terminal = process.stdout.isTTY === true;
   const printsReceipts = session.json || !terminal || input.isTyped;
   // Progress and receipts on one terminal would overwrite each other, and progress would overwrite what a person types.
-  const showsProgress = process.stderr.isTTY === true && !(printsReceipts && terminal) && !input.isTyped;
+  // A dumb terminal, such as an editor's shell, would show the characters that erase the line.
+  const redraws = process.stderr.isTTY === true && process.env.TERM !== "dumb";
+  const showsProgress = redraws && !(printsReceipts && terminal) && !input.isTyped;
   const tally = new Tally();
   const display = new ProgressDisplay(showsProgress, (columns) => progressLine(tally, input.size, columns));
   const line = session.json ? lineJson : receiptFields;

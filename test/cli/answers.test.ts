@@ -7,7 +7,7 @@ import { startTestService, type TestProject, type TestService } from "../harness
 import { scrape } from "../ops/scrape.ts";
 import { framed } from "../rpc/raw-grpc.ts";
 import { uuidOf } from "../service/pending.ts";
-import { answerOf, run, startCommand, towards } from "./command.ts";
+import { answerOf, launcher, run, startCommand, startProgram, towards } from "./command.ts";
 import { startCuttingProxy } from "./cutting-proxy.ts";
 import { startGrpcPeer, startRefusingPeer } from "./grpc-peer.ts";
 
@@ -1017,3 +1017,26 @@ describe("if nobody reads the output", () => {
     expect(await running.finished).toMatchObject({ code, stderr });
   });
 });
+
+// Linux has a device that is always full.
+if (process.platform === "linux") {
+  describe("if the output cannot be written", () => {
+    test.for([
+      { name: "a command that only reads fails", args: ["project", "list"], consequence: "" },
+      {
+        name: "a command that changed something says that the change remains",
+        args: ["key", "create", "--environment", "test", "--project"],
+        consequence: ": what the command did remains in effect",
+      },
+    ])("$name", async ({ args, consequence }) => {
+      const { projectId } = await service.createProject();
+      const command = [process.execPath, launcher, ...args, ...(consequence === "" ? [] : [projectId])];
+      const running = startProgram(["sh", "-c", '"$@" > /dev/full', "sh", ...command], environment);
+      expect(await running.finished).toEqual({
+        code: 1,
+        stdout: "",
+        stderr: `phoneproof: output_failed: the output cannot be written (ENOSPC: no space left on device, write)${consequence}\n`,
+      });
+    });
+  });
+}

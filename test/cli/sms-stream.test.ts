@@ -366,6 +366,30 @@ describe("lines", () => {
     expect(stdout).not.toContain("\x1b[2K");
   });
 
+  test.for(
+    hasTerminal
+      ? [
+          { terminal: "xterm", drawn: true },
+          { terminal: "dumb", drawn: false },
+        ]
+      : [],
+  )("from a file have a progress line in a terminal: $terminal, $drawn", async ({ terminal, drawn }) => {
+    const file = path.join(directory, `progress-${terminal}.ndjson`);
+    await writeFile(file, ndjson([{ message_id: terminal, from: sender(8), to: "#0797", text: terminal }]));
+    const command = ["script", "-qec", 'exec "$NODE" "$LAUNCHER" sms stream "$FILE"', "/dev/null"];
+    const { finished } = startProgram(command, {
+      ...environment,
+      NODE: process.execPath,
+      LAUNCHER: launcher,
+      FILE: file,
+      TERM: terminal,
+    });
+    const { code, stdout } = await finished;
+    expect(code).toBe(0);
+    expect(stdout).toContain("1 receipts in");
+    expect(stdout.includes("\x1b[2K")).toBe(drawn);
+  });
+
   test("may be none: empty input is no failure", async () => {
     expect(await stream("")).toEqual({ code: 0, stdout: "", stderr: "" });
   });
