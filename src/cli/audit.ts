@@ -4,7 +4,7 @@ import { type AuditEntry, AuditService } from "../gen/proto/phoneproof/v1/audit_
 import type { CliCommand } from "./command.ts";
 import { table } from "./layout.ts";
 import { atLeastOne, nonEmpty } from "./option-values.ts";
-import { gather, moreNote } from "./paging.ts";
+import { gather, noteMore } from "./paging.ts";
 import type { Session } from "./session.ts";
 import { dateOf, isoTime } from "./words.ts";
 
@@ -51,14 +51,12 @@ async function listEntries(session: Session, options: ListOptions): Promise<void
     const answer = await session.client.call(AuditService.method.listAuditEntries, request);
     return { items: answer.entries, nextPageToken: answer.nextPageToken };
   });
-  session.answer({ entries: entries.map(entryJson), next_page_token: nextPageToken || null }, () => {
-    return [
-      entries.length === 0
-        ? "No actions found."
-        : entryTable(entries, { ofOneProject: project !== undefined }),
-      ...moreNote(nextPageToken),
-    ].join("\n\n");
-  });
+  session.answer({ entries: entries.map(entryJson), next_page_token: nextPageToken || null }, () =>
+    entries.length === 0
+      ? "No actions found."
+      : entryTable(entries, { ofOneProject: project !== undefined }),
+  );
+  noteMore(session, nextPageToken);
 }
 
 function entryJson(entry: AuditEntry) {

@@ -1,5 +1,6 @@
 /** Reading of lists that the service returns page by page. */
 
+import type { Session } from "./session.ts";
 import { escapeControls } from "./terminal.ts";
 
 /**
@@ -24,7 +25,12 @@ export async function gather<Item>(
   return { items, nextPageToken };
 }
 
-/** The note below a list that continues; nothing otherwise. */
-export function moreNote(nextPageToken: string): string[] {
-  return nextPageToken === "" ? [] : [`There may be more: add --page-token ${escapeControls(nextPageToken)}`];
+/**
+ * Tells a person that a list continues, after its output: on stderr, so that a pipe or a file gets only the list. In JSON the list has
+ * the token.
+ */
+export function noteMore({ json }: Session, nextPageToken: string): void {
+  if (json || nextPageToken === "") return;
+  const apart = process.stdout.isTTY ? "\n" : "";
+  process.stderr.write(`${apart}There may be more: add --page-token ${escapeControls(nextPageToken)}\n`);
 }

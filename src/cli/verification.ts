@@ -13,7 +13,7 @@ import type { CliCommand } from "./command.ts";
 import { interruptible } from "./interrupt.ts";
 import { fields, localTime, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { atLeastOne, environmentOption, instant, nonEmpty, severalOf } from "./option-values.ts";
-import { gather, moreNote } from "./paging.ts";
+import { gather, noteMore } from "./paging.ts";
 import { lossLine } from "./reconnect.ts";
 import type { Session } from "./session.ts";
 import { escapeControls, safeJson, styled } from "./terminal.ts";
@@ -254,8 +254,9 @@ async function listVerifications(session: Session, options: ListOptions): Promis
   );
   session.answer(
     { verifications: verifications.map(verificationJson), next_page_token: nextPageToken || null },
-    () => [verificationTable(verifications), ...moreNote(nextPageToken)].join("\n\n"),
+    () => verificationTable(verifications),
   );
+  noteMore(session, nextPageToken);
 }
 
 async function watchVerification(

@@ -6,7 +6,7 @@ import { requirePart, wrongUsage } from "./cli-error.ts";
 import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone } from "./layout.ts";
 import { atLeastOne, environmentOption, nonEmpty, severalOf } from "./option-values.ts";
-import { gather, moreNote } from "./paging.ts";
+import { gather, noteMore } from "./paging.ts";
 import type { Session } from "./session.ts";
 import { attemptJson, deliveryJson, deliveryText, durationText } from "./webhook-delivery.ts";
 import {
@@ -228,10 +228,10 @@ async function listDeliveries(session: Session, options: DeliveriesOptions): Pro
       return { items: answer.deliveries, nextPageToken: answer.nextPageToken };
     },
   );
-  session.answer({ deliveries: deliveries.map(deliveryJson), next_page_token: nextPageToken || null }, () => {
-    const shown = deliveries.length === 0 ? ["No deliveries here."] : deliveries.map(deliveryText);
-    return [...shown, ...moreNote(nextPageToken)].join("\n\n");
-  });
+  session.answer({ deliveries: deliveries.map(deliveryJson), next_page_token: nextPageToken || null }, () =>
+    deliveries.length === 0 ? "No deliveries here." : deliveries.map(deliveryText).join("\n\n"),
+  );
+  noteMore(session, nextPageToken);
 }
 
 async function testWebhook(session: Session, options: Place & { event?: EventWord }): Promise<void> {

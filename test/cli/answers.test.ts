@@ -29,7 +29,10 @@ const answer = (...args: string[]) => answerOf(args, environment);
 /** The lines of the human-readable output in a terminal of `columns` columns. */
 async function seen(columns: number, ...args: string[]): Promise<string[]> {
   const { code, stdout, stderr } = await run(args, { ...environment, COLUMNS: String(columns) });
-  expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
+  expect({ code, stderr }).toEqual({
+    code: 0,
+    stderr: expect.stringMatching(/^(There may be more: [^\n]+\n)?$/),
+  });
   return stdout.trimEnd().split("\n");
 }
 
@@ -560,6 +563,28 @@ describe("verification", () => {
         next: null,
       });
     }
+  });
+
+  test("a list that continues says so on stderr, so that a pipe gets only the list", async () => {
+    const { projectId } = await service.createProject();
+    const made = ["verification", "create", "--project", projectId, "--environment", "live"];
+    const ids: string[] = [];
+    for (let count = 0; count < 3; count += 1) ids.unshift((await answer(...made)).id);
+    const list = ["verification", "list", "--project", projectId, "--limit", "2"];
+    const first = await run(list, environment);
+    expect(first.stdout.match(/^\S+/gm)).toEqual(["ID", ...ids.slice(0, 2)]);
+    const [, token = ""] = /^There may be more: add --page-token (\S+)\n$/.exec(first.stderr) ?? [];
+    const second = await run([...list, "--page-token", token], environment);
+    expect({ ids: second.stdout.match(/^\S+/gm), stderr: second.stderr }).toEqual({
+      ids: ["ID", ids[2]],
+      stderr: "",
+    });
+    const audited = await run(["audit", "list", "--limit", "1"], environment);
+    expect(audited.stdout.trimEnd().split("\n")).toHaveLength(2);
+    expect(audited.stderr).toMatch(/^There may be more: add --page-token \S+\n$/);
+    expect(await answer("audit", "list", "--limit", "1")).toMatchObject({
+      next_page_token: expect.any(String),
+    });
   });
 
   test("watch shows the current status and the transition, then ends", async () => {
