@@ -288,8 +288,8 @@ function fileOf(setting: string): Buffer | undefined {
   let content: Buffer;
   try {
     content = readFileSync(file);
-  } catch {
-    throw wrongUsage(`${setting}: cannot read '${file}'`);
+  } catch (error) {
+    throw wrongUsage(`${setting}: cannot read '${file}' (${(error as NodeJS.ErrnoException).code})`);
   }
   // Node ignores a CA file that holds no certificate, and the error would then blame the service's certificate.
   if (!content.includes("-----BEGIN ")) throw wrongUsage(`${setting}: '${file}' is not PEM`);

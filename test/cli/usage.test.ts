@@ -304,6 +304,20 @@ describe("wrong usage: exit code 2, one line on stderr that says what and where,
     expect({ code, stderr }).toEqual({ code: 2, stderr: `phoneproof: ${setting}: '${file}' is not PEM\n` });
   });
 
+  test.for([
+    { name: "does not exist", file: () => path.join(directory, "absent.pem"), reason: "ENOENT" },
+    { name: "is a directory", file: () => directory, reason: "EISDIR" },
+  ])("PHONEPROOF_TLS_CA with a file that $name", async ({ file, reason }) => {
+    const { code, stderr } = await run(["project", "list", "--address", "https://127.0.0.1:1"], {
+      ...environment,
+      PHONEPROOF_TLS_CA: file(),
+    });
+    expect({ code, stderr }).toEqual({
+      code: 2,
+      stderr: `phoneproof: PHONEPROOF_TLS_CA: cannot read '${file()}' (${reason})\n`,
+    });
+  });
+
   test("a directory as standard input of sms stream", async () => {
     const command = [process.execPath, launcher, "sms", "stream"];
     const { finished } = startProgram(["sh", "-c", `"$@" < .`, "sh", ...command], environment);
