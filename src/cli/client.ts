@@ -170,7 +170,7 @@ export class ServiceClient {
     if (detail !== undefined) {
       let after = detail.retryAfterSeconds > 0 ? ` Try again in ${detail.retryAfterSeconds} s.` : "";
       // The user may have typed neither.
-      if (detail.code === "invalid_api_key") {
+      if (detail.code === "invalid_api_key" || detail.code === "insufficient_scope") {
         after += ` It is the one in ${this.#token.source}, sent to ${this.address.shown}.`;
       }
       return new CliError(1, detail.code, `${messageOf(error)}${after}`, {

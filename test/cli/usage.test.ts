@@ -577,6 +577,17 @@ describe("address and token", () => {
     expect(stderr).not.toContain("pp_svc_wrong");
   });
 
+  test("a token that may not do what was asked: the error names where it was read from", async () => {
+    const { testKey } = await service.createProject();
+    const { code, stderr } = await run(["project", "list"], { ...environment, PHONEPROOF_TOKEN: testKey });
+    expect({ code, stderr }).toEqual({
+      code: 1,
+      stderr: expect.stringMatching(
+        /^phoneproof: insufficient_scope: .* It is the one in PHONEPROOF_TOKEN, sent to [\d.:]+\. \(req_/,
+      ),
+    });
+  });
+
   test("a token file that cannot be read is not said to be missing", async () => {
     const dataDirectory = await mkdtemp(path.join(directory, "data-"));
     await mkdir(path.join(dataDirectory, "admin-token"));
