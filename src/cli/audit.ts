@@ -52,9 +52,7 @@ async function listEntries(session: Session, options: ListOptions): Promise<void
     return { items: answer.entries, nextPageToken: answer.nextPageToken };
   });
   session.answer({ entries: entries.map(entryJson), next_page_token: nextPageToken || null }, () =>
-    entries.length === 0
-      ? "No actions found."
-      : entryTable(entries, { ofOneProject: project !== undefined }),
+    entries.length === 0 ? "No actions found." : entryTable(entries, { ofOneProject: project !== undefined }),
   );
   noteMore(session, nextPageToken);
 }
