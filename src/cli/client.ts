@@ -3,6 +3,7 @@
 import { createHmac } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { isIP } from "node:net";
+import { checkServerIdentity } from "node:tls";
 import {
   create,
   type DescMessage,
@@ -257,23 +258,33 @@ function dial(address: ServiceAddress): Client {
     "grpc.keepalive_timeout_ms": 20_000,
     // A proxy configured in the environment cannot reach this machine's loopback.
     ...(isThisMachine(address) ? { "grpc.enable_http_proxy": 0 } : {}),
+    // A TLS server name cannot be an IP address. Without this, grpc-js sends one all the same, which Node from 26 on refuses.
+    ...(ipOf(address) !== undefined ? { "grpc.ssl_target_name_override": "ip-address.invalid" } : {}),
   });
+}
+
+/** The address's host, if it is an IP address. */
+function ipOf({ host }: ServiceAddress): string | undefined {
+  const ip = host.replace(/[[\]]/g, "");
+  return isIP(ip) === 0 ? undefined : ip;
 }
 
 /**
  * TLS for https: PHONEPROOF_TLS_CA names a private certificate authority, PHONEPROOF_TLS_CERT and _KEY a client certificate.
  */
-function channelCredentials({ tls, host }: ServiceAddress): ChannelCredentials {
-  if (!tls) return credentials.createInsecure();
-  // grpc-js sends an IP address as the TLS server name, for which Node would print a deprecation warning.
-  if (isIP(host.replace(/[[\]]/g, "")) !== 0) process.noDeprecation = true;
+function channelCredentials(address: ServiceAddress): ChannelCredentials {
+  if (!address.tls) return credentials.createInsecure();
   const [authority, key, certificate] = [
     "PHONEPROOF_TLS_CA",
     "PHONEPROOF_TLS_KEY",
     "PHONEPROOF_TLS_CERT",
   ].map(fileOf);
   try {
-    return credentials.createSsl(authority ?? null, key ?? null, certificate ?? null);
+    const ip = ipOf(address);
+    return credentials.createSsl(authority ?? null, key ?? null, certificate ?? null, {
+      // The certificate must be for the address itself, whatever server name is sent.
+      checkServerIdentity: (name, shown) => checkServerIdentity(ip ?? name, shown),
+    });
   } catch (error) {
     const reasonText = error instanceof Error ? error.message : String(error);
     throw wrongUsage(

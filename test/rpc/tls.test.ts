@@ -1,9 +1,12 @@
 /** gRPC over TLS: docs/grpc.md, docs/settings.md. */
 
+import { once } from "node:events";
 import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { type AddressInfo, isIP } from "node:net";
 import { tmpdir } from "node:os";
 import path from "node:path";
-import { afterAll, describe, expect, test } from "vitest";
+import tls from "node:tls";
+import { afterAll, describe, expect, onTestFinished, test } from "vitest";
 import { run } from "../cli/command.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { certificates } from "./certificates.ts";
@@ -66,6 +69,23 @@ describe("a gRPC port with a certificate", () => {
     expect(answer.stderr).toMatch(
       /^phoneproof: something listens at 127\.0\.0\.2:\d+, but the connection fails \(Hostname\/IP does not match certificate's altnames: [^\n]+\); use a host name in the address that the service's certificate is for\n$/,
     );
+  });
+
+  test("gets from the command the name that it is called by, but never an IP address", async () => {
+    const names: unknown[] = [];
+    const [cert, key] = await Promise.all([readFile(server.cert), readFile(server.key)]);
+    const listening = tls.createServer({ cert, key, ALPNProtocols: ["h2"] }, (socket) => {
+      names.push(socket.servername);
+      socket.destroy();
+    });
+    listening.listen(0, "127.0.0.1");
+    onTestFinished(() => void listening.close());
+    await once(listening, "listening");
+    const { port } = listening.address() as AddressInfo;
+    for (const host of ["127.0.0.1", "localhost"])
+      await listProjects(oneSided, { PHONEPROOF_TLS_CA: authority }, `https://${host}:${port}`);
+    expect(names).toContain("localhost");
+    expect(names.map((name) => isIP(String(name)))).toEqual(names.map(() => 0));
   });
 
   test("does not serve plaintext clients, and the command says to use https", async () => {
