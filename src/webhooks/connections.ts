@@ -3,7 +3,7 @@ import { Pool } from "undici";
 /**
  * A pool of connections per origin, for as long as something is sent there, it has a connection, or less than `keptMs` have
  * passed since: an endpoint may announce that it keeps a connection for longer. Not undici's `Agent`: it keeps the pool of an
- * origin whose last exchange was cut, some 23 KiB, for as long as the process lives (nodejs/undici#5845).
+ * origin whose only exchange was cut while it was connecting, some 23 KiB, for as long as the process lives.
  */
 export interface Connections {
   /** Returns the origin's pool, and a function to be called when the exchange is over. */

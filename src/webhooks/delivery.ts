@@ -103,7 +103,7 @@ export function createEndpoints(options: {
     let interim = 0;
     const { pool, done } = connections.to(url.origin);
     try {
-      const answering = request(url, {
+      const answer = await request(url, {
         dispatcher: pool,
         method: "POST",
         headers: {
@@ -121,7 +121,6 @@ export function createEndpoints(options: {
             cut.abort(new Error(`sent more than ${mostInterim} interim answers (1xx)`));
         },
       });
-      const answer = await untilAborted(answering, cut.signal);
       status = answer.statusCode;
       retryAfter = [answer.headers["retry-after"]].flat()[0] ?? null;
       // Leaving the loop early closes the connection: the rest of the body is not worth waiting for.
@@ -158,15 +157,6 @@ export function createEndpoints(options: {
     },
     close: connections.close,
   };
-}
-
-/** Rejects as soon as `signal` aborts: undici notices an abort only once it is connected. The connection is left to undici. */
-function untilAborted<T>(answering: Promise<T>, signal: AbortSignal): Promise<T> {
-  return new Promise((resolve, reject) => {
-    const abort = () => reject(signal.reason);
-    signal.addEventListener("abort", abort, { once: true });
-    answering.then(resolve, reject).finally(() => signal.removeEventListener("abort", abort));
-  });
 }
 
 function unanswered(error: string): Omit<Exchange, "durationMs"> {

@@ -1,13 +1,13 @@
 import { spawn } from "node:child_process";
 import { getEventListeners, once } from "node:events";
-import { readFileSync } from "node:fs";
+import { readFileSync, stat } from "node:fs";
 import { connect, createServer, type Socket } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { createSecureContext, TLSSocket } from "node:tls";
 import { Pool } from "undici";
 import { afterEach, describe, expect, onTestFinished, test, vi } from "vitest";
 import { keepConnections } from "../../src/webhooks/connections.ts";
-import { createEndpoints, type Endpoints } from "../../src/webhooks/delivery.ts";
+import { createEndpoints, type Endpoints, type Exchange } from "../../src/webhooks/delivery.ts";
 import { atFileEnd } from "../harness/endings.ts";
 import { certificates } from "../rpc/certificates.ts";
 import { answerWith, hang, startReceiver, untilReceived } from "./receiver.ts";
@@ -315,6 +315,25 @@ test("connections are reused, and closed when idle before an endpoint without a 
   for (let sent = 0; sent < 6; sent++) await endpoints.send(message(`http://127.0.0.1:${port}/`));
   expect(connections).toBeLessThan(6);
   expect(await Promise.race([closed.promise, delay(3_500)])).toBe("closed");
+});
+
+test("a connection that was idle for too long while the process was busy is not reused", async () => {
+  let connections = 0;
+  const port = await startTcp((socket) => {
+    connections += 1;
+    socket.on("data", () => socket.write("HTTP/1.1 204 No Content\r\n\r\n"));
+  });
+  const endpoints = endpointsOf();
+  const send = () => endpoints.send(message(`http://127.0.0.1:${port}/`));
+  await send();
+  const busy = Promise.withResolvers<Exchange>();
+  // In a callback of input or output, as when a query's result arrives: no timer can expire between it and the sending.
+  stat(import.meta.filename, () => {
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1_500);
+    send().then(busy.resolve, busy.reject);
+  });
+  expect(await busy.promise).toMatchObject({ status: 204 });
+  expect(connections).toBe(2);
 });
 
 const ofStranger = createSecureContext({
