@@ -202,11 +202,11 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
         const failure = asFailure(thrown);
         if (failure.code === "internal_error") onFault(request, failure);
       } finally {
+        stream.end();
         // A watch whose changes nobody takes any more would keep its place.
         watching.abort();
         await changes.return?.();
       }
-      stream.end();
     });
 
     scope.post<WindowRoute & { Body: URLSearchParams | undefined }>(
