@@ -13,16 +13,22 @@ import { localTimeWithZone, shortestText, table } from "./layout.ts";
 import { deliveryJson, deliveryText } from "./webhook-delivery.ts";
 import { carrierWord, dateOf, isoTime, outcomeWord, pendingReasonWord } from "./words.ts";
 
-export interface Story {
+export interface HistoryWithDeliveries {
   readonly history: VerificationHistory;
   readonly deliveries: readonly WebhookDelivery[];
 }
 
 /** Codes of a token that may not read histories, and of a service that is older than this command. */
-const withoutStory = ["insufficient_scope", "unimplemented"];
+const withoutHistory = ["insufficient_scope", "unimplemented"];
 
-/** Null if the token may only read the verification itself. A merchant's call would be charged, so it is not made. */
-export async function storyOf(client: ServiceClient, verificationId: string): Promise<Story | null> {
+/**
+ * Null if the token may only read the verification itself; an error if the history cannot be read now, as on a database that is
+ * busy. A merchant's call would be charged, so it is not made.
+ */
+export async function historyOf(
+  client: ServiceClient,
+  verificationId: string,
+): Promise<HistoryWithDeliveries | CliError | null> {
   if (client.isMerchant) return null;
   try {
     const { history } = await client.call(VerificationHistoryService.method.getVerificationHistory, {
@@ -31,12 +37,12 @@ export async function storyOf(client: ServiceClient, verificationId: string): Pr
     const { deliveries } = await client.call(WebhookService.method.listWebhookDeliveries, { verificationId });
     return { history: requirePart(history, "a history"), deliveries };
   } catch (error) {
-    if (error instanceof CliError && withoutStory.includes(error.code)) return null;
-    throw error;
+    if (!(error instanceof CliError)) throw error;
+    return withoutHistory.includes(error.code) ? null : error;
   }
 }
 
-export function storyJson({ history, deliveries }: Story) {
+export function historyJson({ history, deliveries }: HistoryWithDeliveries) {
   return {
     destination: history.destination,
     masked_expected_phone: history.maskedExpectedPhone || null,
@@ -63,6 +69,9 @@ function messageJson(message: HistoricMessage) {
   };
 }
 
+/** How many messages of each kind a history has at most. */
+const listed = 100;
+
 /** What the window told the person, in the words of docs/window.md. */
 const reasons: Readonly<Record<number, string>> = {
   [PendingReason.ANOTHER_NUMBER]: "a message with its code came from another number than the expected one",
@@ -72,7 +81,7 @@ const reasons: Readonly<Record<number, string>> = {
   [PendingReason.MUTED]: "the sender is muted after too many wrong codes",
 };
 
-export function storyEntries({ history, deliveries }: Story) {
+export function historyEntries({ history, deliveries }: HistoryWithDeliveries) {
   const { pendingReason, webhookId } = history;
   const reason =
     pendingReason === PendingReason.UNSPECIFIED
@@ -85,18 +94,18 @@ export function storyEntries({ history, deliveries }: Story) {
     ["window said", reason],
     ["webhook", webhookId === "" ? "none was set when it was created" : webhookId],
     ...(webhookId !== "" && history.endedAt !== undefined && deliveries.length === 0
-      ? [["event", "not sent: the webhook does not receive this kind"] as const]
+      ? [["event", "not sent, since the webhook does not receive this kind, or no longer stored"] as const]
       : []),
   ] as const;
 }
 
-export function storyText({ history, deliveries }: Story): string {
+export function historyText({ history, deliveries }: HistoryWithDeliveries): string {
   const { destination, messages, unmatchedMessages } = history;
   return [
     messages.length === 0 ? "No message for it is stored." : `Messages for it:\n${messageTable(messages)}`,
     unmatchedMessages.length === 0
       ? `No unmatched message is stored that came to ${destination} while it was pending.`
-      : `Unmatched messages on ${destination} while it was pending. They may be anybody's: compare the sender.\n${messageTable(unmatchedMessages)}`,
+      : `${unmatchedMessages.length < listed ? "Unmatched" : `The latest ${listed} unmatched`} messages on ${destination} while it was pending. They may be anybody's: compare the sender.\n${messageTable(unmatchedMessages)}`,
     ...deliveries.map(deliveryText),
   ].join("\n\n");
 }

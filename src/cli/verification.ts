@@ -8,7 +8,7 @@ import {
   VerificationService,
   VerificationStatus,
 } from "../gen/proto/phoneproof/v1/verification_pb.ts";
-import { requirePart, wrongUsage } from "./cli-error.ts";
+import { CliError, requirePart, wrongUsage } from "./cli-error.ts";
 import type { CliCommand } from "./command.ts";
 import { interruptible } from "./interrupt.ts";
 import { fields, localTime, localTimeWithZone, shortestText, table } from "./layout.ts";
@@ -17,7 +17,7 @@ import { gather, noteMore } from "./paging.ts";
 import { lossLine } from "./reconnect.ts";
 import type { Session } from "./session.ts";
 import { escapeControls, safeJson, styled } from "./terminal.ts";
-import { storyEntries, storyJson, storyOf, storyText } from "./verification-history.ts";
+import { historyEntries, historyJson, historyOf, historyText } from "./verification-history.ts";
 import { followVerification } from "./verification-watch.ts";
 import {
   carrierWord,
@@ -150,12 +150,14 @@ export function addVerificationCommands(program: CliCommand): void {
         verificationId,
       });
       const shown = requirePart(verification, "a verification");
-      const story = await storyOf(session.client, verificationId);
-      session.answer({ ...verificationJson(shown), history: story && storyJson(story) }, () =>
-        story === null
+      const read = await historyOf(session.client, verificationId);
+      const known = read instanceof CliError ? null : read;
+      session.answer({ ...verificationJson(shown), history: known && historyJson(known) }, () =>
+        known === null
           ? fields(entries(shown))
-          : `${fields([...entries(shown), ...storyEntries(story)])}\n\n${storyText(story)}`,
+          : `${fields([...entries(shown), ...historyEntries(known)])}\n\n${historyText(known)}`,
       );
+      if (read instanceof CliError) throw read;
     });
 
   group

@@ -58,8 +58,12 @@ function reasonFields({ input }: DescMethod, failure: Failure | undefined) {
   if (failure instanceof UnknownCredential) return { keyEnding: failure.ending };
   if (failure === undefined || failure.fields.length === 0) return {};
   const isKnown = (field: string) => input.fields.some(({ name }) => name === field);
-  return { fields: failure.fields.map(({ field }) => field).filter(isKnown) };
+  const named = failure.fields.map(({ field }) => (isKnown(field) ? field : otherField));
+  return { fields: [...new Set(named)] };
 }
+
+/** A field that the message does not have: its name is the client's own text. */
+const otherField = "(unknown)";
 
 /** Who called, for the log: a merchant's project and which of its keys, or which service token. */
 function callerFields(caller: Caller | undefined) {

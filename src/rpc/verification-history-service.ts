@@ -29,12 +29,12 @@ function historyMessage(history: VerificationHistory) {
     webhookId: webhookId === null ? "" : encodeId("whk_", webhookId),
     pendingReason: pendingReasonMessage(hint?.reason ?? null),
     pendingReasonAt: optionalTimestamp(hint?.noticedAt ?? null),
-    messages: messages.map(messageMessage),
-    unmatchedMessages: unmatched.map(messageMessage),
+    messages: messages.map(historicMessage),
+    unmatchedMessages: unmatched.map(historicMessage),
   });
 }
 
-function messageMessage(message: HistoricMessage) {
+function historicMessage(message: HistoricMessage) {
   return create(HistoricMessageSchema, {
     source: message.source,
     messageId: message.messageId,

@@ -282,7 +282,7 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
     deleting("window_tokens", deletion("window_token", "delete_after <= now()")),
     // Each of the nine waits between a delivery's attempts may be a day, if the endpoint asks for that.
     deleting("creation_traces", deletion("creation_trace", "created_at <= now() - interval '10 days'")),
-    // A hint is not read once its verification has ended.
+    // A window shows no hint once its verification has ended; a history does, for as long as it is kept.
     deleting(
       "pending_hints",
       deletion("pending_hint", `noticed_at <= now() - interval '${2 * validityRange.max} seconds'`),

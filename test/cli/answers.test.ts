@@ -490,12 +490,31 @@ describe("verification", () => {
       expect.stringMatching(/^webhook +none was set when it was created$/),
     );
     expect(await seen(200, "verification", "show", verifiedOnly.id)).toContainEqual(
-      expect.stringMatching(/^event +not sent: the webhook does not receive this kind$/),
+      expect.stringMatching(
+        /^event +not sent, since the webhook does not receive this kind, or no longer stored$/,
+      ),
     );
     expect((await answer("verification", "show", all.id)).history).toMatchObject({
       webhook_id: webhook.id,
       deliveries: [{ type: "verification.cancelled", url: "https://shop.example/all" }],
     });
+  });
+
+  test("show prints the verification, and the error, if only its history cannot be read", async () => {
+    const { id } = await create();
+    const locker = await service.db.connect();
+    try {
+      await locker.query("BEGIN; LOCK TABLE inbound_message");
+      const { code, stdout, stderr } = await run(["verification", "show", id, "--json"], environment);
+      expect({ code, shown: JSON.parse(stdout), failed: JSON.parse(stderr) }).toMatchObject({
+        code: 1,
+        shown: { id, status: "pending", history: null },
+        failed: { error: { code: "service_unavailable" } },
+      });
+    } finally {
+      await locker.query("ROLLBACK");
+      locker.release();
+    }
   });
 
   test("show leaves the history out for those who may not read it, and charges a merchant once", async () => {

@@ -323,7 +323,9 @@ test("the queries for support find a person's messages, and count yesterday's by
   );
   expect(one).toMatchObject([{ outcome: "verified", destination: pending.to, named: true }]);
   await service.db.query(
-    "UPDATE inbound_message SET ingested_at = ingested_at - interval '1 day' WHERE message_id LIKE 'support-%'",
+    `UPDATE inbound_message SET ingested_at =
+       date_trunc('day', now() AT TIME ZONE 'Asia/Seoul') AT TIME ZONE 'Asia/Seoul' - interval '12 hours'
+     WHERE message_id LIKE 'support-%'`,
   );
   expect((await service.db.query(byCarrier)).rows).toEqual([
     { carrier: "KT", outcome: "no_match", count: "1", late_by: null },

@@ -3,7 +3,7 @@ import type {
   VerificationHistoryStore,
 } from "../../core/administration/verification-history.ts";
 import type { Carrier } from "../../core/carrier.ts";
-import type { InboundMessage } from "../../gen/prisma/client.ts";
+import type { InboundMessage, Prisma } from "../../gen/prisma/client.ts";
 import type { PrismaDatabase } from "../prisma.ts";
 
 export function createVerificationHistoryStore({ prisma }: PrismaDatabase): VerificationHistoryStore {
@@ -17,7 +17,18 @@ export function createVerificationHistoryStore({ prisma }: PrismaDatabase): Veri
       const { destination, expectedPhone, createdAt, webhookConfigurationId } = verification;
       const event = await prisma.event.findUnique({ where: { verificationId: id } });
       const hint = await prisma.pendingHint.findUnique({ where: { verificationId: id } });
-      const latest = { orderBy: { ingestedAt: "desc" }, take: limit, omit: { text: true } } as const;
+      // Messages of one batch have the same time. Of these, the one that verified comes first, before those that came too late.
+      const latest = {
+        orderBy: [
+          { ingestedAt: "desc" },
+          { outcome: "desc" },
+          { duplicate: "desc" },
+          { source: "desc" },
+          { messageId: "desc" },
+        ],
+        take: limit,
+        omit: { text: true },
+      } satisfies Prisma.InboundMessageFindManyArgs;
       const messages = await prisma.inboundMessage.findMany({ where: { verificationId: id }, ...latest });
       const until = event === null ? {} : { lte: event.occurredAt };
       const unmatched = await prisma.inboundMessage.findMany({
