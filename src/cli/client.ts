@@ -195,9 +195,10 @@ export class ServiceClient {
         if (fault !== undefined && variable !== undefined) {
           const host = this.address.host.replace(/^\[|\]$/g, "");
           // If the variable has no proxy that it can use, grpc-js connects directly, which fails for a reason of its own.
+          const exceptions = process.env.no_grpc_proxy ? "no_grpc_proxy" : "no_proxy";
           const reasons = reasonText === "undefined" ? fault : `${reasonText}; ${fault}`;
           return unreachable(`no service answers at ${shown} (${reasons})`, {
-            advice: `check the proxy in ${variable}, or add ${host} to no_proxy`,
+            advice: `check the proxy in ${variable}, or add ${host} to ${exceptions}`,
             cause: error,
           });
         }

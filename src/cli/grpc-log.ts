@@ -9,7 +9,9 @@ let latestFault: string | undefined;
 
 setLogger({
   error: (line: unknown) => {
-    latestFault = String(line);
+    const text = String(line);
+    if (/proxy/i.test(text)) latestFault = text;
+    else console.error(text);
   },
   // Only if somebody asks for them with GRPC_VERBOSITY and GRPC_TRACE.
   info: console.error,
