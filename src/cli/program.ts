@@ -53,6 +53,11 @@ Environment:
   PHONEPROOF_TLS_CA    for https: file of a private certificate authority
   PHONEPROOF_TLS_CERT, PHONEPROOF_TLS_KEY
                        a client certificate, if the service requires one
+  grpc_proxy, https_proxy, http_proxy
+                       the first that is set: an HTTP proxy to a service on
+                       another machine
+  no_grpc_proxy, no_proxy
+                       hosts that are reached without it
   NO_COLOR             any value: no colours
 
 Exit codes:
