@@ -20,6 +20,7 @@ import {
 
 interface TokenOptions {
   readonly scope: ScopeWord;
+  readonly name?: string;
   readonly source?: string;
   readonly project?: string;
   readonly environment?: EnvironmentWord;
@@ -46,6 +47,7 @@ export function addServiceTokenCommands(program: CliCommand): void {
         .choices(scopes)
         .makeOptionMandatory(),
     )
+    .option("--name <name>", "a name to recognise it by")
     .option("--source <name>", "ingest: the name of the SMS source that uses it")
     .option("--project <id>", "read and write: the only project it may access, prj_…", nonEmpty)
     .addOption(environmentOption("ingest: the only environment it may deliver to"))
@@ -60,13 +62,17 @@ export function addServiceTokenCommands(program: CliCommand): void {
         "for one number only",
         "token create --scope ingest --source gateway-1 --environment live --number 1666-0000",
       ],
-      ["for a dashboard", "token create --scope read --project prj_01kaex4mpyf2xbtyt1s6vdr4e9"],
+      [
+        "for a dashboard",
+        "token create --scope read --name dashboard --project prj_01kaex4mpyf2xbtyt1s6vdr4e9",
+      ],
     )
-    .does<TokenOptions>(async (session, { scope, source, project, environment, number }) => {
+    .does<TokenOptions>(async (session, { scope, name, source, project, environment, number }) => {
       const { serviceToken, secret } = await session.client.call(
         ServiceTokenService.method.createServiceToken,
         {
           scope: scopeOf[scope],
+          name: name ?? "",
           source: source ?? "",
           projectId: project ?? "",
           numbers: [...(number ?? [])],
@@ -112,6 +118,7 @@ function tokenJson(token: ServiceToken) {
   return {
     id: token.id,
     scope: scopeWord(token.scope),
+    name: token.name,
     source: token.source || null,
     project_id: token.projectId || null,
     environment: environmentWord(token.environment),
@@ -127,6 +134,7 @@ function tokenEntries(token: ServiceToken) {
   return [
     ["id", token.id],
     ["scope", scopeWord(token.scope)],
+    ["name", token.name || null],
     ["source", token.source || null],
     ["project", token.projectId || "all"],
     ["environment", environmentWord(token.environment) ?? "both"],
@@ -153,17 +161,18 @@ function tokenTable(tokens: readonly ServiceToken[]): string {
     [
       { heading: "ID", value: ({ id }) => id, rank: 1 },
       { heading: "SCOPE", value: ({ scope }) => scopeWord(scope), rank: 2 },
+      { heading: "NAME", value: ({ name }) => name || "-", rank: 4, shortens: shortestText },
       { heading: "SOURCE", value: ({ source }) => source || "-", rank: 3, shortens: shortestText },
-      { heading: "TOKEN", value: ({ ending }) => `…${ending}`, rank: 4 },
+      { heading: "TOKEN", value: ({ ending }) => `…${ending}`, rank: 5 },
       {
         heading: "STATE",
         value: ({ revokedAt }) => (revokedAt === undefined ? "active" : "revoked"),
         rank: 2,
         colour: (state) => (state === "active" ? "green" : "dim"),
       },
-      { heading: "ONLY", value: reach, rank: 5, shortens: shortestReach, keepsEnd: true },
-      { heading: "CREATED", value: ({ createdAt }) => dateOf(createdAt), rank: 7 },
-      { heading: "LAST USED", value: ({ lastUsedAt }) => dateOf(lastUsedAt), rank: 6 },
+      { heading: "ONLY", value: reach, rank: 6, shortens: shortestReach, keepsEnd: true },
+      { heading: "CREATED", value: ({ createdAt }) => dateOf(createdAt), rank: 8 },
+      { heading: "LAST USED", value: ({ lastUsedAt }) => dateOf(lastUsedAt), rank: 7 },
     ],
     tokens,
   );

@@ -23,11 +23,12 @@ const scopes: Record<ScopeName, ServiceTokenScope> = {
 export function serviceTokenRoutes(router: ConnectRouter, asAdmin: AsAdmin): void {
   router.service(ServiceTokenService, {
     createServiceToken: asAdmin(
-      async ({ serviceTokens }, { scope, source, projectId, environment, numbers }) => {
+      async ({ serviceTokens }, { scope, name, source, projectId, environment, numbers }) => {
         const found: Found = { violations: [] };
         const { serviceToken, secret } = await serviceTokens.create(
           {
             scope: scope === ServiceTokenScope.UNSPECIFIED ? null : enumName("scope", scopes, scope, found),
+            name,
             source,
             projectId,
             environment: environmentOf(environment, found),
@@ -51,6 +52,7 @@ function tokenMessage(token: ServiceToken) {
   return create(ServiceTokenSchema, {
     id: encodeId("tok_", token.id),
     scope: scopes[token.scope],
+    name: token.name,
     source: token.source ?? "",
     projectId: token.projectId === null ? "" : encodeId("prj_", token.projectId),
     environment: environmentMessage(token.environment),

@@ -318,12 +318,13 @@ test("number add, list and remove return the number as stored", async () => {
 
 test("token create shows the token; list and revoke do not", async () => {
   const made = await answer(
-    ...["token", "create", "--scope", "ingest", "--source", "gateway-1", "--environment", "test"],
-    ...["--number", shop.testNumber, "--number", "#0701"],
+    ...["token", "create", "--scope", "ingest", "--name", "gateway in Seoul", "--source", "gateway-1"],
+    ...["--environment", "test", "--number", shop.testNumber, "--number", "#0701"],
   );
   expect(made).toEqual({
     id: id("tok"),
     scope: "ingest",
+    name: "gateway in Seoul",
     source: "gateway-1",
     project_id: null,
     environment: "test",
@@ -342,6 +343,7 @@ test("token create shows the token; list and revoke do not", async () => {
   expect(await answer("token", "revoke", made.id)).toEqual(revoked);
   expect(await answer("token", "create", "--scope", "read", "--project", shop.projectId)).toMatchObject({
     scope: "read",
+    name: "",
     source: null,
     project_id: shop.projectId,
     environment: null,

@@ -230,10 +230,16 @@ describe("an unknown enum value is reported together with all other validation e
       "a new token",
       (options) =>
         tokens.createServiceToken(
-          { scope: unknown, environment: unknown, source: "gateway-1", numbers: ["x"] },
+          {
+            scope: unknown,
+            environment: unknown,
+            name: "n".repeat(101),
+            source: "gateway-1",
+            numbers: ["x"],
+          },
           options,
         ),
-      ["environment", "numbers", "scope"],
+      ["environment", "name", "numbers", "scope"],
     ],
     [
       "a new token with a known scope",

@@ -111,6 +111,7 @@ describe("an administrative action writes one audit log entry", { shuffle: false
       () =>
         tokens.createServiceToken({
           scope: ServiceTokenScope.INGEST,
+          name: "gateway in Seoul",
           source: "gateway-1",
           environment: Environment.LIVE,
           numbers: ["0212345678", "#0701"],
@@ -118,7 +119,13 @@ describe("an administrative action writes one audit log entry", { shuffle: false
       {
         action: "service_token.created",
         projectId: "",
-        details: { scope: "ingest", source: "gateway-1", environment: "live", numbers: "0212345678 #0701" },
+        details: {
+          scope: "ingest",
+          name: "gateway in Seoul",
+          source: "gateway-1",
+          environment: "live",
+          numbers: "0212345678 #0701",
+        },
       },
     ],
     [

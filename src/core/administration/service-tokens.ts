@@ -5,12 +5,15 @@ import { decodeId } from "../ids.ts";
 import { adminSource, simulatorSource } from "../inbound-message.ts";
 import { normaliseDestination } from "../phone.ts";
 import type { Environment, ServiceTokenScope } from "../project.ts";
+import { checkText } from "../text-field.ts";
 import { keptOf } from "./api-keys.ts";
 import { projectUuidOf } from "./projects.ts";
 
 export interface ServiceToken {
   readonly id: string;
   readonly scope: ServiceTokenScope;
+  /** What administrators recognise it by. May be empty. */
+  readonly name: string;
   readonly source: string | null;
   readonly projectId: string | null;
   readonly environment: Environment | null;
@@ -37,6 +40,7 @@ export interface ServiceTokens {
   create(
     request: {
       readonly scope: ServiceTokenScope | null;
+      readonly name: string;
       readonly source: string;
       readonly projectId: string;
       readonly environment: Environment | null;
@@ -59,11 +63,13 @@ export function administerServiceTokens({
   readonly serviceTokens: ServiceTokenStore;
 }): ServiceTokens {
   return {
-    async create({ scope, source, projectId, environment, numbers }, found = []) {
+    async create({ scope, name, source, projectId, environment, numbers }, found = []) {
       const violations = [...found];
       const refuse = (field: string, message: string) => violations.push({ field, message });
       const ingests = scope === "ingest";
       if (scope === null) refuse("scope", "must be ingest, read, write or admin");
+      const nameViolation = checkText("name", name, { max: 100 });
+      if (nameViolation) violations.push(nameViolation);
       if (ingests && !sourceShape.test(source)) {
         const isNeeded = source === "" ? "is required with scope ingest:" : "must be";
         refuse("source", `${isNeeded} 1 to 64 characters of A-Z a-z 0-9 _ . -`);
@@ -87,6 +93,7 @@ export function administerServiceTokens({
       const secret = newCredential("svc");
       const added = await serviceTokens.add({
         scope,
+        name,
         source: ingests ? source : null,
         projectId: projectId === "" ? null : projectUuidOf(projectId),
         environment,

@@ -46,9 +46,10 @@ export function createServiceTokenStore(database: PrismaDatabase, administer: Ad
 }
 
 function act(action: AuditAction, token: ServiceToken): Act {
-  const { id, projectId, scope, source, environment, numbers, ending } = token;
+  const { id, projectId, scope, name, source, environment, numbers, ending } = token;
   const details = {
     scope,
+    ...(name === "" ? {} : { name }),
     ending,
     ...(source === null ? {} : { source }),
     ...(environment === null ? {} : { environment }),
