@@ -1,6 +1,6 @@
 import type { FastifyReply, FastifyRequest } from "fastify";
 import { type DestinationStream, type Logger, symbols } from "pino";
-import { UnknownCredential } from "../admission/admission.ts";
+import { refusalReason } from "../admission/refusal-reason.ts";
 import { encodeId } from "../core/ids.ts";
 import type { Caller } from "../core/project.ts";
 import type { Failure } from "../failures.ts";
@@ -70,17 +70,12 @@ function callerFields(caller: Caller): string {
   return text;
 }
 
-/** What explains a refusal without anything that the client wrote: which key it was, or which of the contract's fields. */
 function reasonFields(failure: Failure | undefined): string {
-  if (failure instanceof UnknownCredential) return `,"keyEnding":"${failure.ending}"`;
-  if (failure === undefined || failure.fields.length === 0) return "";
-  const named = failure.fields.map(({ field }) => (bodyFields.has(field) ? field : otherField));
-  return `,"fields":${JSON.stringify([...new Set(named)])}`;
+  const reason = Object.entries(refusalReason(failure, (field) => bodyFields.has(field)));
+  return reason.map(([name, value]) => `,"${name}":${JSON.stringify(value)}`).join("");
 }
 
 const bodyFields: ReadonlySet<string> = new Set(Object.keys(createVerificationBody.properties));
-/** A field that the contract does not have: its name is the client's own text. */
-const otherField = "(unknown)";
 
 /**
  * Logged at once and in its own line: the request's line waits until the response has left. The client never sees the

@@ -2,7 +2,7 @@
 
 import type { DescMethod } from "@bufbuild/protobuf";
 import type { Logger } from "pino";
-import { UnknownCredential } from "../admission/admission.ts";
+import { refusalReason } from "../admission/refusal-reason.ts";
 import type { AnsweredRpc } from "../core/answered-call.ts";
 import type { Call } from "../core/call.ts";
 import { encodeId } from "../core/ids.ts";
@@ -39,7 +39,7 @@ export function noteAnswer(
   const line = {
     ...{ requestId, method, code, durationMs, ...callerFields(caller) },
     ...(call.verificationId === undefined ? {} : { verificationId: call.verificationId }),
-    ...reasonFields(call.method, failure),
+    ...refusalReason(failure, (field) => call.method.input.fields.some(({ name }) => name === field)),
   };
   // A refusal that an internal fault caused is logged with that fault.
   if (failure?.code === "internal_error") log.error({ ...line, err: failure.cause ?? failure }, "rpc failed");
@@ -52,18 +52,6 @@ export function noteAnswer(
     seconds: elapsedMs / 1_000,
   });
 }
-
-/** What explains a refusal without anything that the client wrote: which key it was, or which fields of the request. */
-function reasonFields({ input }: DescMethod, failure: Failure | undefined) {
-  if (failure instanceof UnknownCredential) return { keyEnding: failure.ending };
-  if (failure === undefined || failure.fields.length === 0) return {};
-  const isKnown = (field: string) => input.fields.some(({ name }) => name === field);
-  const named = failure.fields.map(({ field }) => (isKnown(field) ? field : otherField));
-  return { fields: [...new Set(named)] };
-}
-
-/** A field that the message does not have: its name is the client's own text. */
-const otherField = "(unknown)";
 
 /** Who called, for the log: a merchant's project and which of its keys, or which service token. */
 function callerFields(caller: Caller | undefined) {
