@@ -1,4 +1,5 @@
 import type { FieldViolation } from "../failures.ts";
+import { decodeId } from "./ids.ts";
 import type { Caller } from "./project.ts";
 import type { UsageCount } from "./usage.ts";
 
@@ -20,4 +21,9 @@ export interface Call {
   verificationId: string | undefined;
   /** What the gateway or gRPC server found wrong while decoding; the core adds its own, so that all are reported together. */
   violations: readonly FieldViolation[];
+}
+
+/** Notes which verification a call names. Anything else that a client sends as an id must not get into the log. */
+export function nameVerification(call: Call, verificationId: string): void {
+  if (decodeId("vrf_", verificationId) !== null) call.verificationId = verificationId;
 }

@@ -2,6 +2,7 @@ import type { HandlerContext } from "@connectrpc/connect";
 import { requireScope } from "../core/access.ts";
 import type { Administration, AdministrationAs } from "../core/administration/administration.ts";
 import { actorOf } from "../core/administration/audit.ts";
+import { nameVerification } from "../core/call.ts";
 import { callOf } from "./call-context.ts";
 
 /**
@@ -13,8 +14,11 @@ export type AsAdmin = <Request, Response>(
 ) => (request: Request, context: HandlerContext) => Promise<Response>;
 
 export function adminMethods(administrationAs: AdministrationAs): AsAdmin {
-  return (method) => async (request, context) =>
-    method(await administrationOf(administrationAs, context), request, context.signal);
+  return (method) => async (request, context) => {
+    const { verificationId } = request as { readonly verificationId?: string };
+    if (verificationId !== undefined) nameVerification(callOf(context), verificationId);
+    return method(await administrationOf(administrationAs, context), request, context.signal);
+  };
 }
 
 /** The administrative operations of the caller. Refuses a caller without the scope admin with insufficient_scope. */

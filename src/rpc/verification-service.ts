@@ -1,5 +1,5 @@
 import { create } from "@bufbuild/protobuf";
-import { decodeId } from "../core/ids.ts";
+import { nameVerification } from "../core/call.ts";
 import type { VerificationService } from "../core/service.ts";
 import type { VerificationUseCases } from "../core/verification-use-cases.ts";
 import {
@@ -40,7 +40,7 @@ export function createVerificationService(core: VerificationUseCases): Verificat
 
     async getVerification(request, call) {
       const { verificationId } = request;
-      call.verificationId = wellFormed(verificationId);
+      nameVerification(call, verificationId);
       const verification = await core.getVerification({ verificationId, ...namedScopeOf(request) }, call);
       const response = create(GetVerificationResponseSchema);
       response.verification = verificationMessage(verification);
@@ -49,7 +49,7 @@ export function createVerificationService(core: VerificationUseCases): Verificat
 
     async cancelVerification(request, call) {
       const { verificationId } = request;
-      call.verificationId = wellFormed(verificationId);
+      nameVerification(call, verificationId);
       const verification = await core.cancelVerification({ verificationId, ...namedScopeOf(request) }, call);
       const response = create(CancelVerificationResponseSchema);
       response.verification = verificationMessage(verification);
@@ -78,7 +78,7 @@ export function createVerificationService(core: VerificationUseCases): Verificat
 
     async *watchVerification(request, call, signal) {
       const { verificationId } = request;
-      call.verificationId = wellFormed(verificationId);
+      nameVerification(call, verificationId);
       const seen = core.watchVerification({ verificationId, ...namedScopeOf(request) }, call, signal);
       for await (const verification of seen) {
         yield create(WatchVerificationResponseSchema, { verification: verificationMessage(verification) });
@@ -86,7 +86,3 @@ export function createVerificationService(core: VerificationUseCases): Verificat
     },
   };
 }
-
-/** Anything else that a client sends as an id must not get into the log. */
-const wellFormed = (verificationId: string) =>
-  decodeId("vrf_", verificationId) === null ? undefined : verificationId;

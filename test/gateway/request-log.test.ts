@@ -7,7 +7,9 @@ import { parseConfig } from "../../src/config.ts";
 import { newCredential } from "../../src/core/credential.ts";
 import { decodeId } from "../../src/core/ids.ts";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
+import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { VerificationHistoryService } from "../../src/gen/proto/phoneproof/v1/verification_history_pb.ts";
 import {
   Environment,
   VerificationMode,
@@ -277,6 +279,28 @@ test("the log names whose call the rate limit refused", async () => {
   ]);
 });
 
+/** The log's line of a call over gRPC. */
+async function rpcLineOf(call: (options: CallOptions) => Promise<unknown>): Promise<Line> {
+  const { requestId } = await answerOf(call);
+  const line = () => lines.find((one) => one.includes(`"${requestId}"`));
+  await expect.poll(line).toBeDefined();
+  return JSON.parse(line() ?? "") as Line;
+}
+
+test("the log names the verification whose history an administrator asks for, or whose phone they erase", async () => {
+  const verificationId = "vrf_01kaex4mpyf2xbtyt1s6vdr4e9";
+  const named = { code: "verification_not_found", tokenId: "installation", verificationId };
+  const transport = transportTo(logging.addresses.grpc, `Bearer ${service.adminToken}`);
+  const histories = createClient(VerificationHistoryService, transport);
+  const erasures = createClient(ErasureService, transport);
+  expect(
+    await rpcLineOf((options) => histories.getVerificationHistory({ verificationId }, options)),
+  ).toMatchObject(named);
+  expect(await rpcLineOf((options) => erasures.eraseVerification({ verificationId }, options))).toMatchObject(
+    named,
+  );
+});
+
 test("over gRPC, too, the log names the verification, the key's ending and the fields", async () => {
   const lineOf = async (
     credential: string,
@@ -284,10 +308,7 @@ test("over gRPC, too, the log names the verification, the key's ending and the f
   ) => {
     const transport = transportTo(logging.addresses.grpc, `Bearer ${credential}`);
     const client = createClient(VerificationService, transport);
-    const { requestId } = await answerOf((options) => call(client, options));
-    const line = () => lines.find((one) => one.includes(`"${requestId}"`));
-    await expect.poll(line).toBeDefined();
-    return JSON.parse(line() ?? "") as Line;
+    return rpcLineOf((options) => call(client, options));
   };
   const verificationId = "vrf_01kaex4mpyf2xbtyt1s6vdr4e9";
   expect(
