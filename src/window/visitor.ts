@@ -29,12 +29,13 @@ export function languageOf(acceptLanguage: string | undefined): Language {
 
 /**
  * Tablets and televisions have no SIM that sends SMS, so they get the QR code, like a desktop. Of Android devices only phones
- * put `Mobile` into their user agent; an iPad's contains `iPad`.
+ * put `Mobile` into their user agent, but foldable phones (Samsung's are `SM-F…`) only while they are folded. An iPad's contains
+ * `iPad`, inside apps such as Instagram and Facebook besides `iPhone`.
  */
 export function platformOf(userAgent: string | undefined): Platform {
-  if (userAgent === undefined) return "desktop";
+  if (userAgent === undefined || userAgent.includes("iPad")) return "desktop";
   if (/iPhone|iPod/.test(userAgent)) return "ios";
-  return /Mobile|Opera Mini/.test(userAgent) && !userAgent.includes("iPad") ? "android" : "desktop";
+  return /Mobile|Opera Mini|\bSM-F\d/.test(userAgent) ? "android" : "desktop";
 }
 
 /**

@@ -23,12 +23,72 @@ const phones = [
   { name: "Android", userAgent: android, separator: "?" },
   { name: "iOS", userAgent: iphone, separator: "&" },
 ];
+/** Browsers inside apps, and others than the phone's own, with what their user agents have in common with nothing else. */
+const androidView = (model: string, chrome: string) =>
+  `Mozilla/5.0 (Linux; Android 15; ${model} Build/AP3A.240905.015; wv) AppleWebKit/537.36 (KHTML, like Gecko) Version/4.0 Chrome/142.0.7444.48 ${chrome}`;
+const iphoneView = (rest: string) =>
+  `Mozilla/5.0 (iPhone; CPU iPhone OS 18_5 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) ${rest}`;
+const insideApps = [
+  ...[
+    ["KakaoTalk", androidView("SM-S931N", "Mobile Safari/537.36;KAKAOTALK 2511020")],
+    [
+      "Naver",
+      androidView(
+        "SM-S931N",
+        "Whale/1.0.0.0 Crosswalk/29 Mobile Safari/537.36 NAVER(inapp; search; 2000; 12.14.3)",
+      ),
+    ],
+    [
+      "Instagram",
+      androidView(
+        "SM-S931N",
+        "Mobile Safari/537.36 Instagram 401.0.0.48.79 Android (35/15; 480dpi; 1080x2340)",
+      ),
+    ],
+    ["Facebook", androidView("SM-S931N", "Mobile Safari/537.36 [FB_IAB/FB4A;FBAV/530.0.0.48.74;]")],
+    ["LINE", androidView("SM-S931N", "Mobile Safari/537.36 Line/15.15.0/IAB")],
+    [
+      "KakaoTalk on a foldable phone that is unfolded",
+      androidView("SM-F966N", "Safari/537.36;KAKAOTALK 2511020"),
+    ],
+    [
+      "Samsung Internet",
+      "Mozilla/5.0 (Linux; Android 10; K) AppleWebKit/537.36 (KHTML, like Gecko) SamsungBrowser/28.0 Chrome/130.0.0.0 Mobile Safari/537.36",
+    ],
+    [
+      "Whale",
+      "Mozilla/5.0 (Linux; Android 15; SM-S931N) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/142.0.0.0 Whale/3.9.0.0 Mobile Safari/537.36",
+    ],
+  ].map(([name, userAgent]) => ({ name: `${name} (Android)`, userAgent, separator: "?" })),
+  ...[
+    ["KakaoTalk", iphoneView("Mobile/15E148 KAKAOTALK 25.10.1")],
+    ["Naver", iphoneView("Mobile/15E148 NAVER(inapp; search; 2000; 12.14.3; 16PRO)")],
+    [
+      "Instagram",
+      iphoneView(
+        "Mobile/15E148 Instagram 401.0.0.29.78 (iPhone17,1; iOS 18_5; ko_KR; ko; scale=3.00; 1206x2622)",
+      ),
+    ],
+    [
+      "Facebook",
+      iphoneView(
+        "Mobile/15E148 [FBAN/FBIOS;FBAV/530.0.0.41.73;FBDV/iPhone17,1;FBMD/iPhone;FBSN/iOS;FBSV/18.5;FBID/phone]",
+      ),
+    ],
+    ["LINE", iphoneView("Mobile/15E148 Safari Line/15.15.0")],
+    ["Chrome", iphoneView("CriOS/142.0.7444.46 Mobile/15E148 Safari/604.1")],
+  ].map(([name, userAgent]) => ({ name: `${name} (iPhone)`, userAgent, separator: "&" })),
+];
 const operaMini = "Opera/9.80 (Android; Opera Mini/36.2.2254/119.132; U; ko) Presto/2.12.423 Version/12.16";
 
 test.for([
   ...phones,
+  ...insideApps,
   { name: "Opera Mini, which does not call itself mobile,", userAgent: operaMini, separator: "?" },
-])("$name gets an sms: link in the form that its SMS app understands", async ({ userAgent, separator }) => {
+])("$name gets an sms: link in the form that its SMS app understands", async ({
+  userAgent = "",
+  separator,
+}) => {
   const window = await createWindow(service, project);
   const { text } = await window.get("", { "user-agent": userAgent });
   const link = `sms:${window.to}${separator}body=${encodeURIComponent(window.text)}`;
@@ -60,6 +120,22 @@ test.for([
     name: "an iPad, which sends no SMS",
     userAgent:
       "Mozilla/5.0 (iPad; CPU OS 12_5_7 like Mac OS X) AppleWebKit/605.1.15 Version/12.1.2 Mobile/15E148 Safari/604.1",
+  },
+  {
+    name: "an iPad that calls itself a Mac",
+    userAgent:
+      "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/18.5 Safari/605.1.15",
+  },
+  {
+    name: "an iPad on which Instagram runs as on an iPhone",
+    userAgent: iphoneView(
+      "Mobile/15E148 Instagram 301.0.0.29.78 (iPad13,1; iOS 17_5; ko_KR; ko; scale=2.00; 750x1334)",
+    ),
+  },
+  {
+    name: "an iPad in Facebook",
+    userAgent:
+      "Mozilla/5.0 (iPad; CPU OS 12_5_7 like Mac OS X) AppleWebKit/605.1.15 Mobile/16H81 [FBAN/FBIOS;FBDV/iPad4,1;FBMD/iPad;FBSN/iPhone OS;FBID/tablet]",
   },
 ])("$name gets the window's URL with via=qr as a QR code", async ({ userAgent }) => {
   const window = await createWindow(service, project);
