@@ -635,6 +635,17 @@ test("a phone in desktop mode is offered the link to its SMS app; a desktop is n
   await phone.locator("[data-on-this-device] a").waitFor();
 });
 
+test("a Samsung phone in desktop mode, which says that its touch screen can hover, is offered the link, too", async () => {
+  const options = { hasTouch: true, isMobile: true };
+  const page = await (await person(browser, "desktop", options)).newPage();
+  await page.addInitScript(`
+    const match = matchMedia;
+    window.matchMedia = (query) => match(query.replace("hover: none", "hover: hover"));`);
+  await page.goto((await live()).url);
+  expect(await page.evaluate("matchMedia('(hover: none)').matches")).toBe(false);
+  await page.locator("[data-on-this-device] a").waitFor();
+});
+
 test("after an erasure the result page shows no phone", async () => {
   const window = await live();
   const phone = newPhone();

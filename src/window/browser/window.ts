@@ -41,7 +41,8 @@ function open(main: HTMLElement): void {
   let isCutOff = false;
 
   find("[data-without-script]")?.remove();
-  if (matchMedia("(pointer: coarse) and (hover: none)").matches) show("[data-on-this-device]");
+  // Not whether it can hover: Samsung's phones say so of their touch screens.
+  if (matchMedia("(pointer: coarse)").matches) show("[data-on-this-device]");
   copyButtons(main);
   simulatedPhone(address);
   countDown();
