@@ -300,6 +300,20 @@ test("without an opener the window redirects to return_url, with the result appe
   expect(site.visits.at(-1)).toBe(`/back?order=7&verification_id=${window.id}&status=verified&state=a%20b`);
 });
 
+test("a window that is its own opener, as in an app that opens popups in place of the page, redirects to return_url", async () => {
+  const window = await live({ return_url: returnUrl, parent_origin: site.origin });
+  const page = await (await person(browser, "android")).newPage();
+  await page.goto(`${site.origin}/shop`);
+  // As an Android web view without several windows answers every `open`: with the same window, of which it is the opener.
+  await page.evaluate(`name = "here"; open("", "here").location = "${window.url}"`);
+  await page.waitForURL(window.url);
+  expect(await page.evaluate("opener === window")).toBe(true);
+  const complaints = complaintsOf(page);
+  await send(window);
+  await page.waitForURL(`${returnUrl}&**`);
+  expect(complaints).toEqual([]);
+});
+
 test("that the window redirects is put into a region which is shown already, so that a screen reader reads it", async () => {
   const window = await live({ return_url: returnUrl });
   const page = await (await person(browser, "android")).newPage();

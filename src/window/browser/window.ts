@@ -109,7 +109,9 @@ function open(main: HTMLElement): void {
   /** Notifies the opener if there is one, else returns the user to the merchant's page. */
   function leave(live: boolean): void {
     const opener = window.opener as Window | null;
-    if (opener && state.notice) {
+    // An Android web view without several windows opens a popup in place of the page that opens it: the window is then its own
+    // opener, and nobody else hears of the result.
+    if (opener && opener !== window && state.notice) {
       // Whether a page of that origin receives the message cannot be known, so the return link stays beside the close button.
       opener.postMessage(state.notice.message, state.notice.origin);
       returnLink()?.classList.remove("button");
@@ -378,7 +380,7 @@ async function copy(value: HTMLElement): Promise<boolean> {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    // Without https there is no clipboard API; the selected text can be copied by hand.
+    // Without https there is no clipboard API, and Android web views refuse it; the selected text can be copied by hand.
     getSelection()?.selectAllChildren(value);
     return document.execCommand("copy");
   }
