@@ -10,11 +10,14 @@ document.querySelector("#popup").addEventListener("click", async () => {
   // Opened immediately, within the click: browsers block popups that are opened later.
   // Another one each time: Firefox would leave a popup that is still open behind this page.
   lastPopup?.close();
-  const popup = window.open("", "_blank", "width=480,height=760");
+  // None on phones and tablets, where the browser inside an app may open the empty popup in place of this page.
+  const popup = matchMedia("(pointer: coarse)").matches
+    ? null
+    : window.open("", "_blank", "width=480,height=760");
   lastPopup = popup;
   const attempt = await begin("popup");
   if (attempt === null) return popup?.close();
-  // Null where the browser lets no popup open, as inside many apps: then in place of this page, and back by return_url.
+  // Null where the browser lets no popup open, too: then in place of this page, and back by return_url.
   (popup ?? window).location = attempt.verification_url;
   if (popup === null) return;
 

@@ -138,9 +138,19 @@ test("the redirect returns to the session that started the verification", async 
   await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
 });
 
-test("where the browser lets no popup open, the window takes the page's place and returns to it", async () => {
-  const page = await (await person(browser, "android")).newPage();
-  await page.addInitScript("window.open = () => null");
+test.for([
+  { name: "nothing", device: "desktop", script: "window.open = () => null" },
+  {
+    name: "an empty page in place of the shop's, as a browser inside an app does",
+    device: "android",
+    script: "window.open = () => { location = 'about:blank'; return window; }",
+  },
+] as const)("where the browser opens $name for a popup, the window takes the page's place and returns to it", async ({
+  device,
+  script,
+}) => {
+  const page = await (await person(browser, device)).newPage();
+  await page.addInitScript(script);
   await page.goto(shop);
   await page.getByRole("button", { name: "Verify in a popup" }).click();
   await page.getByRole("button", { name: "보내기", exact: true }).click();

@@ -380,7 +380,7 @@ async function copy(value: HTMLElement): Promise<boolean> {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    // Without https there is no clipboard API, and Android web views refuse it; the selected text can be copied by hand.
+    // Without https there is no clipboard API, and many Android web views refuse it; the selected text can be copied by hand.
     getSelection()?.selectAllChildren(value);
     return document.execCommand("copy");
   }
