@@ -188,12 +188,10 @@ const redisUrl = z.string().refine((text) => {
 /** A URL to which a path can be appended as text. `URL` accepts more, which other programs parse differently. */
 const publicBaseUrl = z
   .string()
-  .refine((text) => {
-    const url = URL.parse(text);
-    return (
-      url !== null && /^https?:\/\/[^\s/\\?#][^\s\\?#]*$/i.test(text) && url.username + url.password === ""
-    );
-  }, "must be an absolute http(s) URL without credentials, query or fragment, such as https://verify.example.com")
+  .refine(
+    (text) => URL.canParse(text) && /^https?:\/\/[^\s/\\?#@]+(\/[^\s\\?#]*)?$/i.test(text),
+    "must be an absolute http(s) URL without credentials, query or fragment, such as https://verify.example.com",
+  )
   .transform((text) => text.replace(/\/+$/, ""));
 
 /** The syntax of a Bearer credential: no client could send any other token. */

@@ -696,6 +696,7 @@ test.for([
   "https://user:word@verify.example.com",
   "https://user@verify.example.com",
   "https://:word@verify.example.com",
+  "https://@verify.example.com",
 ])("a PUBLIC_BASE_URL to which no path can be appended ends the start: %s", (url) => {
   expect(() => parseConfig({ PUBLIC_BASE_URL: url })).toThrow(
     "PUBLIC_BASE_URL must be an absolute http(s) URL without credentials, query or fragment, such as https://verify.example.com",
