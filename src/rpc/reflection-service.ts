@@ -88,6 +88,9 @@ export function reflectionRoutes(
           case "fileContainingSymbol":
             yield { ...base, messageResponse: answer(fileOf(messageRequest.value), messageRequest.value) };
             break;
+          case undefined:
+            yield { ...base, messageResponse: refused(Code.InvalidArgument, "the request asks for nothing") };
+            break;
           default:
             yield {
               ...base,

@@ -22,7 +22,8 @@ const mostDeadlocks = 10;
  * and we for one transaction, which also works behind a transaction pooler; both exclude each other.
  */
 const prismaLock = 72_707_369;
-const connectTimeoutMs = 10_000;
+/** A start without a database has to end within 15 s, also on a machine that takes seconds to load the program. */
+const connectTimeoutMs = 8_000;
 const queryTimeoutMs = 10_000;
 /**
  * Nothing passes while a migration builds an index for minutes, and some firewalls forget a connection after one, without telling

@@ -208,4 +208,10 @@ describe("reflection", () => {
     else expect(answer).toMatchObject({ case: "errorResponse", value: { errorCode: Code.NotFound } });
     expect(afterwards?.case).toBe("listServicesResponse");
   });
+
+  test("says that a request asks for nothing, and answers the next question", async () => {
+    const [answer, afterwards] = await ask({ case: undefined }, { case: "listServices", value: "" });
+    expect(answer).toMatchObject({ case: "errorResponse", value: { errorCode: Code.InvalidArgument } });
+    expect(afterwards?.case).toBe("listServicesResponse");
+  });
 });
