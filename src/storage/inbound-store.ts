@@ -49,7 +49,9 @@ function secondsIn(joined: unknown): number[] {
  * Stores a batch's judgements in one statement. Fails if they no longer hold: with a unique violation on the key of a message
  * or a sender, or with the division by zero in its last line. The rows of a table are locked in key order, and the tables in
  * the same order by every such statement. A sender or verification that another transaction has changed since is not found at
- * its ctid. Nothing is joined to a table that grows, for the reason given at `stateStatement`.
+ * its ctid. Nothing is joined to a table that grows, for the reason given at `stateStatement`. Verifications are locked
+ * before any is changed: with an update of those that are verified and then one of those that have expired, they would be locked
+ * in two orders, one after the other.
  *
  * A verification is verified at the time of its event: different times could lie in different hours, which statistics tell apart.
  * No event may be earlier than its transaction, so this is the time of the read only if that was in the same transaction. If it
@@ -112,24 +114,30 @@ remembered AS (
     AND s.muted_until IS NOT DISTINCT FROM to_timestamp(n.muted_before / 1000)
   RETURNING 1
 ),
-found AS MATERIALIZED (
-  SELECT row, id, phone, carrier, 'verified'::verification_status AS status
-  FROM unnest($25::tid[], $26::uuid[], $27::text[], $28::carrier[]) AS n (row, id, phone, carrier)
-  UNION ALL
-  SELECT row, id, NULL, NULL, 'expired' FROM unnest($29::tid[], $30::uuid[]) AS n (row, id)
-  ORDER BY id
+locked AS MATERIALIZED (
+  SELECT v.row, n.phone, n.carrier, n.status
+  FROM (
+    SELECT row, id, phone, carrier, 'verified'::verification_status AS status
+    FROM unnest($25::tid[], $26::uuid[], $27::text[], $28::carrier[]) AS n (row, id, phone, carrier)
+    UNION ALL
+    SELECT row, id, NULL, NULL, 'expired' FROM unnest($29::tid[], $30::uuid[]) AS n (row, id)
+    ORDER BY id
+  ) n
+  CROSS JOIN LATERAL (SELECT ctid AS row FROM verification WHERE ctid = n.row AND id = n.id FOR NO KEY UPDATE) v
+),
+moved AS (
+  UPDATE verification v SET
+    status = n.status, phone = n.phone, carrier = n.carrier,
+    verified_at = CASE WHEN n.status = 'verified' THEN ${verifiedAt} END
+  FROM locked n WHERE v.ctid = ANY (ARRAY(SELECT row FROM locked)) AND v.ctid = n.row AND v.status = 'pending'
+    AND (n.status = 'expired' OR v.expires_at > ${verifiedAt})
+  RETURNING v.id, v.status, v.webhook_configuration_id, v.environment, v.verified_at - v.created_at AS took
 ),
 verified AS (
-  UPDATE verification v SET
-    status = 'verified', phone = n.phone, carrier = n.carrier, verified_at = ${verifiedAt}
-  FROM found n WHERE v.ctid = n.row AND v.id = n.id AND n.status = 'verified' AND v.status = 'pending'
-    AND v.expires_at > ${verifiedAt}
-  RETURNING v.id, v.webhook_configuration_id, v.environment, v.verified_at - v.created_at AS took
+  SELECT id, webhook_configuration_id, environment, took FROM moved WHERE status = 'verified'
 ),
 expired AS (
-  UPDATE verification v SET status = 'expired'
-  FROM found n WHERE v.ctid = n.row AND v.id = n.id AND n.status = 'expired' AND v.status = 'pending'
-  RETURNING v.id, v.webhook_configuration_id, v.environment
+  SELECT id, webhook_configuration_id, environment FROM moved WHERE status = 'expired'
 ),${transitionEffects("verified", verifiedAt)},${transitionEffects("expired")},
 hinted AS (
   INSERT INTO pending_hint (verification_id, reason, noticed_at)

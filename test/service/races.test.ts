@@ -1,5 +1,6 @@
 import { afterEach, describe, expect, test } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
+import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import {
   VerificationService,
@@ -10,7 +11,7 @@ import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../h
 import { startTestService } from "../harness/service.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
 import { raceTo, untilWaiting } from "./barrier.ts";
-import { createPending, eventsOf, type Pending, uuidOf } from "./pending.ts";
+import { createPending, eventsOf, letExpire, type Pending, uuidOf } from "./pending.ts";
 import { newPhone, type SmsFields, smsSource } from "./sms-source.ts";
 
 const service = await startTestService({ ROLES: "api" });
@@ -409,6 +410,28 @@ describe("batches that need the same rows in opposite orders lock them in one or
     const outcomes = await cross<SmsFields, string>(pair, rowOf(lower), sending);
     // The other process gets copies of what the first one has taken.
     expect(outcomes).toEqual(times(2, () => times(2, () => "VERIFIED")));
+  });
+
+  test("verifications that one batch of messages verifies and finds expired, and an erasure ends", async () => {
+    const phone = newPhone();
+    const expecting = { mode: "match", expected_phone: phone };
+    const late = await createPending(shopHere, expecting);
+    const inTime = await createPending(shopHere, expecting);
+    await letExpire(service.db, late.id);
+    const holder = await service.db.connect();
+    await holder.query("BEGIN");
+    await holder.query("SELECT FROM verification WHERE id = $1 FOR UPDATE", [uuidOf(late.id)]);
+    const erasing = Array.fromAsync(there.client(ErasureService).erasePhone({ phone }));
+    await untilWaiting(service.db, 1);
+    const receipts = sending[0]([
+      { to: inTime.to, text: inTime.text, from: phone },
+      { to: late.to, text: late.text, from: phone },
+    ]);
+    await untilWaiting(service.db, 2);
+    await holder.query("COMMIT");
+    holder.release();
+    expect((await erasing).at(-1)?.erasure).toMatchObject({ verifications: 2, cancelledVerifications: 1 });
+    expect(await receipts).toEqual(["NOT_PENDING", "LATE"]);
   });
 
   // The order that rows would be locked in without a rule depends on the plan. In either order one of these would deadlock.
