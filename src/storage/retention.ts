@@ -140,10 +140,29 @@ function messageDeletion(task: string, which: string): Pass {
 /** All verifications made more than $1 days and the longest validity ago have lower ids. */
 const oldestKept = lowestIdAt(`now() - make_interval(days => $1::int, secs => ${validityRange.max})`);
 
+/** A CTE `ended` of the deliveries `d` that satisfy the condition and are no longer attempted. It locks them. */
+function endedDeliveries(which: string): string {
+  return `
+ended AS MATERIALIZED (
+  SELECT d.verification_id FROM webhook_delivery d
+  WHERE ${which} AND d.state <> 'pending'
+  ORDER BY d.verification_id FOR UPDATE SKIP LOCKED
+)`;
+}
+
+/** Deletes them. */
+const undelivered = `
+undelivered AS (
+  DELETE FROM webhook_delivery d WHERE d.verification_id = ANY (ARRAY(SELECT verification_id FROM ended))
+)`;
+
 /**
  * Erases verifications in the order of their ids, which begin with the creation time. A verification that old is past its
  * expiry, but its row may still be pending: the pass stops there until the row has been moved (`overdueEnd`). The pass skips
  * verifications whose event is still being delivered; `triedLongerErasure` erases them once that has ended.
+ *
+ * The deliveries that have ended are locked first: one that is just being sent again would otherwise be kept, and sent without the
+ * phone. Those that another transaction has locked are skipped as well.
  */
 const verificationErasure = pass({
   task: "erase_verifications",
@@ -153,14 +172,14 @@ const verificationErasure = pass({
   cutOff: oldestKept,
   before: "t.status = 'pending'",
   work: `
+${endedDeliveries(within("d.verification_id"))},
 ${erasedVerifications({
   where: `${within("v.id")} AND NOT EXISTS (
-    SELECT FROM webhook_delivery WHERE verification_id = v.id AND state = 'pending' OFFSET 0
+    SELECT FROM webhook_delivery
+    WHERE verification_id = v.id AND verification_id NOT IN (SELECT verification_id FROM ended) OFFSET 0
   )`,
 })},
-undelivered AS (
-  DELETE FROM webhook_delivery d WHERE ${within("d.verification_id")} AND d.state <> 'pending'
-)`,
+${undelivered}`,
 });
 
 /**
@@ -195,15 +214,9 @@ WITH batch AS MATERIALIZED (
     AND ${isStillSteady}
   ORDER BY d.verification_id LIMIT ${batchSize}
 ),
-ended AS MATERIALIZED (
-  SELECT d.verification_id FROM webhook_delivery d
-  WHERE d.verification_id = ANY (ARRAY(SELECT verification_id FROM batch WHERE state <> 'pending')) AND d.state <> 'pending'
-  ORDER BY d.verification_id FOR UPDATE SKIP LOCKED
-),
+${endedDeliveries("d.verification_id = ANY (ARRAY(SELECT verification_id FROM batch WHERE state <> 'pending'))")},
 ${erasedVerifications({ where: "v.id = ANY (ARRAY(SELECT verification_id FROM ended))" })},
-undelivered AS (
-  DELETE FROM webhook_delivery d WHERE d.verification_id = ANY (ARRAY(SELECT verification_id FROM ended))
-)
+${undelivered}
 SELECT (array_agg(verification_id ORDER BY verification_id DESC))[1]::text,
   CASE WHEN ${isStillSteady} THEN count(*)::float8 END
 FROM batch`;

@@ -640,6 +640,33 @@ describe("as time passes", { shuffle: false }, () => {
     expect(await tablesWith(phone)).toEqual([]);
   });
 
+  test("an event that is just being sent again when the erasure comes to its verification keeps it, too", async () => {
+    const tasks = tasksOf(1);
+    const phone = "01087650019";
+    await isStillTried((await verifiedBy(phone)).id);
+    await plain.db.query("UPDATE webhook_delivery SET state = 'delivered', next_attempt_at = NULL");
+    await moveClock(plain.db, 2 * day);
+    await expireDue();
+    const resending = await plain.db.connect();
+    try {
+      await resending.query("BEGIN");
+      await resending.query(
+        "UPDATE webhook_delivery SET state = 'pending', next_attempt_at = clock.now() + interval '1 hour'",
+      );
+      await eraseDue(tasks);
+      await resending.query("COMMIT");
+    } finally {
+      resending.release(true);
+    }
+    expect(await tablesWith(phone)).toEqual(["verification"]);
+    await eraseDue(tasks);
+    expect(await tablesWith(phone)).toEqual(["verification"]);
+    await plain.db.query("UPDATE webhook_delivery SET state = 'delivered', next_attempt_at = NULL");
+    await eraseDue(tasks);
+    expect(await tablesWith(phone)).toEqual([]);
+    expect(await count("webhook_delivery")).toBe(0);
+  });
+
   /** From now on, a statement that reads the progress of the passes waits there, with its snapshot, while the lock is held. */
   async function standStillAtProgress(): Promise<void> {
     await plain.db.query(`
