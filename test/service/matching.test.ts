@@ -1,6 +1,6 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { type Client, Code } from "@connectrpc/connect";
-import { afterEach, describe, expect, test } from "vitest";
+import { afterEach, describe, expect, test, vi } from "vitest";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { CodeFormat, ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import {
@@ -325,6 +325,41 @@ describe("a number that has moved to the other environment", () => {
     for (let asked = 0; asked < 10; asked++) await numbers.listDestinationNumbers({ projectId });
     await holder.query("COMMIT");
     holder.release();
+    const left = await created;
+    expect(left.to).toBe(number);
+    expect(await moved).toMatchObject({ code: "number_pending" });
+    expect(await send(left)).toMatchObject({ outcome: "VERIFIED", verificationId: left.id });
+  });
+
+  test("is not moved while such a creation is still waiting in the database, however long ago the number was removed", async () => {
+    const { projectId, liveKey, liveNumber: number } = await here.createProject();
+    const numbers = here.client(DestinationNumberService);
+    const holder = await service.db.connect();
+    let created: Promise<Pending>;
+    let moved: Promise<{ code: string }>;
+    try {
+      await holder.query("BEGIN; LOCK TABLE live_code IN SHARE MODE");
+      created = createPending(merchant(there.httpUrl, liveKey));
+      await untilWaiting(service.db, 1);
+      await removeLongAgo(numbers, number);
+      let isAnswered = false;
+      moved = answerOf(() =>
+        numbers.addDestinationNumber({ number, environment: Environment.TEST, projectId }),
+      ).finally(() => {
+        isAnswered = true;
+      });
+      const isWaiting = async () => {
+        const { rows } = await service.db.query(
+          `SELECT FROM pg_stat_activity
+           WHERE datname = current_database() AND application_name = 'phoneproof' AND query LIKE '%pg_locks%'`,
+        );
+        return rows.length > 0;
+      };
+      await vi.waitUntil(async () => isAnswered || (await isWaiting()), { timeout: 45_000, interval: 5 });
+      await holder.query("COMMIT");
+    } finally {
+      holder.release(true);
+    }
     const left = await created;
     expect(left.to).toBe(number);
     expect(await moved).toMatchObject({ code: "number_pending" });

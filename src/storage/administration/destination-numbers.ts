@@ -36,7 +36,7 @@ export function createDestinationNumberStore(
           if (removal !== null) {
             if (await isPendingElsewhere(transaction, row)) throw new StillPending();
             // It may have been added there and removed again during the wait.
-            if (removal.sinceMs < settlingMs && removal.at !== settledRemoval) throw new JustRemoved(removal);
+            if (removal.sinceMs < settledMs && removal.at !== settledRemoval) throw new JustRemoved(removal);
           }
           return numberOf(row);
         },
@@ -46,14 +46,23 @@ export function createDestinationNumberStore(
       if (error instanceof JustRemoved) {
         // The number must not be added seconds after its administrator has given up.
         const { at, sinceMs } = error.removal;
-        await delay(settlingMs - sinceMs, undefined, { ...(signal && { signal }) }).catch(() => {});
-        signal?.throwIfAborted();
+        if (sinceMs < settlingMs) await pause(settlingMs - sinceMs, signal);
+        await untilCreationsEnd(signal);
         return add(number, environment, projectId, signal, at);
       }
       if (error instanceof StillPending) return "pending";
       if (isUniqueViolation(error)) return "in_use";
       if (isForeignKeyViolation(error)) return "no_project";
       throw error;
+    }
+  }
+
+  /** Waits for the creations, of whichever numbers, whose statements are at work now. */
+  async function untilCreationsEnd(signal?: AbortSignal): Promise<void> {
+    let underWay = await creationsUnderWay(database);
+    while (underWay.size > 0) {
+      await pause(lookMs, signal);
+      underWay = underWay.intersection(await creationsUnderWay(database));
     }
   }
 
@@ -110,10 +119,30 @@ class JustRemoved extends Error {
 }
 
 /**
- * How long after a number's removal verifications may still be created on it: a process without notice of it caches the number
- * for up to a second, and a creation that has chosen it may wait four more for its statement.
+ * How long after a number's removal creations on it may still begin their statement: a process without notice of it caches the
+ * number for up to a second, and a creation that has chosen it may wait four more for its statement.
  */
 const settlingMs = 5_000;
+
+/** By then those statements have ended, too, with a margin: none may take longer than eight seconds. */
+const settledMs = settlingMs + 15_000;
+
+/** Interval of the looks at the statements that are still at work. */
+const lookMs = 50;
+
+async function pause(milliseconds: number, signal?: AbortSignal): Promise<void> {
+  await delay(milliseconds, undefined, { ...(signal && { signal }) }).catch(() => {});
+  signal?.throwIfAborted();
+}
+
+/** The transactions that create verifications, or change their codes: they lock the table from the start of their statement on. */
+async function creationsUnderWay({ prisma }: PrismaDatabase): Promise<Set<string>> {
+  const rows = await prisma.$queryRaw<{ id: string }[]>`
+    SELECT virtualtransaction AS id FROM pg_locks
+    WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND relation = 'live_code'::regclass AND mode = 'RowExclusiveLock'`;
+  return new Set(rows.map(({ id }) => id));
+}
 
 /** When everything that was created on a removed number has expired, with a minute for what was created after the removal. */
 const expiredMs = validityRange.max * 1_000 + 60_000;
