@@ -46,11 +46,6 @@ export class ServiceClient {
     this.#client = dial(address);
   }
 
-  /** Whether the token is a merchant's API key, whose calls are charged and whose access ends at its own verifications. */
-  get isMerchant(): boolean {
-    return /^pp_(live|test)_/.test(this.#token.secret);
-  }
-
   /** A message authentication code of the text, HMAC-SHA256 in hexadecimal with the token as its key. */
   readonly macOf = (text: string): string =>
     createHmac("sha256", this.#token.secret).update(text).digest("hex");

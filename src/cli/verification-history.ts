@@ -22,14 +22,13 @@ export interface HistoryWithDeliveries {
 const withoutHistory = ["insufficient_scope", "unimplemented"];
 
 /**
- * Null if the token may only read the verification itself; an error if the history cannot be read now, as on a database that is
- * busy. A merchant's call would be charged, so it is not made.
+ * Null if the token may only read the verification itself, as a merchant's API key, which is not charged for the refusal; an error
+ * if the history cannot be read now, as on a database that is busy.
  */
 export async function historyOf(
   client: ServiceClient,
   verificationId: string,
 ): Promise<HistoryWithDeliveries | CliError | null> {
-  if (client.isMerchant) return null;
   try {
     const { history } = await client.call(VerificationHistoryService.method.getVerificationHistory, {
       verificationId,
