@@ -1,5 +1,5 @@
 import { create, toBinary } from "@bufbuild/protobuf";
-import { beforeAll, describe, expect, test } from "vitest";
+import { beforeAll, describe, expect, test, vi } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import { ListApiKeysResponseSchema } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { ListDestinationNumbersResponseSchema } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
@@ -507,7 +507,15 @@ describe("verification", () => {
     const locker = await service.db.connect();
     try {
       await locker.query("BEGIN; LOCK TABLE inbound_message");
-      const { code, stdout, stderr } = await run(["verification", "show", id, "--json"], environment);
+      let isOver = false;
+      const showing = run(["verification", "show", id, "--json"], environment).finally(() => {
+        isOver = true;
+      });
+      // A waiting statement fails like this after its time limit, too.
+      const cancelWaiting =
+        "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+      await vi.waitUntil(async () => (await service.db.query(cancelWaiting)) && isOver, { timeout: 45_000 });
+      const { code, stdout, stderr } = await showing;
       expect({ code, shown: JSON.parse(stdout), failed: JSON.parse(stderr) }).toMatchObject({
         code: 1,
         shown: { id, status: "pending", history: null },

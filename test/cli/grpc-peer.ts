@@ -4,6 +4,7 @@ import { once } from "node:events";
 import http2 from "node:http2";
 import type { AddressInfo } from "node:net";
 import { onTestFinished } from "vitest";
+import { framed } from "../rpc/raw-grpc.ts";
 
 export interface GrpcPeer {
   /** `host:port` */
@@ -30,17 +31,36 @@ export async function startRefusingPeer(headers: http2.OutgoingHttpHeaders): Pro
   );
 }
 
-async function startPeer(take: (call: http2.ServerHttp2Stream) => void): Promise<GrpcPeer> {
+/**
+ * Runs until the end of the test. Answers these unary methods, `package.Service/Method`, with these messages, and refuses all
+ * others as a version of the service does that does not know them.
+ */
+export async function startVersion(answers: Readonly<Record<string, Uint8Array>>): Promise<GrpcPeer> {
+  const head = { ":status": 200, "content-type": "application/grpc" };
+  return startPeer((call, path) => {
+    const message = answers[path.slice(1)];
+    if (message === undefined) {
+      const refusal = { "grpc-status": "12", "x-request-id": "req_01m8ft3r49ej2r4fch8r3mb8g6" };
+      call.respond({ ...head, ...refusal }, { endStream: true });
+      return;
+    }
+    call.on("wantTrailers", () => call.sendTrailers({ "grpc-status": "0" }));
+    call.respond(head, { waitForTrailers: true });
+    call.end(framed(message));
+  });
+}
+
+async function startPeer(take: (call: http2.ServerHttp2Stream, path: string) => void): Promise<GrpcPeer> {
   const server = http2.createServer();
   let connections = 0;
   let calls = 0;
   server.on("session", () => {
     connections += 1;
   });
-  server.on("stream", (call) => {
+  server.on("stream", (call, headers) => {
     calls += 1;
     call.on("error", () => {});
-    take(call);
+    take(call, headers[":path"] ?? "");
   });
   server.listen(0, "127.0.0.1");
   await once(server, "listening");

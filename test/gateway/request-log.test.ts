@@ -2,7 +2,7 @@ import { once } from "node:events";
 import net from "node:net";
 import { type CallOptions, type Client, createClient } from "@connectrpc/connect";
 import { pino } from "pino";
-import { afterAll, expect, test } from "vitest";
+import { afterAll, expect, onTestFinished, test } from "vitest";
 import { parseConfig } from "../../src/config.ts";
 import { newCredential } from "../../src/core/credential.ts";
 import { decodeId } from "../../src/core/ids.ts";
@@ -330,6 +330,25 @@ test("over gRPC, too, the log names the verification, the key's ending and the f
   expect(await lineOf(testKey, (client, options) => client.createVerification(wrong, options))).toMatchObject(
     { code: "validation_failed", fields: ["expected_phone"] },
   );
+});
+
+test("over gRPC, too, the log names no field that the message does not have, which is the client's own text", async () => {
+  const connection = connectRaw(logging.addresses.grpc);
+  onTestFinished(() => connection.destroy());
+  const call = connection.call(`${VerificationService.typeName}/CreateVerification`, {
+    "content-type": "application/grpc+json",
+    authorization: `Bearer ${testKey}`,
+  });
+  await call.send(Buffer.from('{"mode":1.5,"01012345678":1,"pp_live_x":2}'));
+  call.halfClose();
+  const { detail } = await call.status;
+  expect(detail?.fields.map(({ field }) => field)).toEqual(["mode", "01012345678", "pp_live_x"]);
+  const line = () => lines.find((one) => one.includes(`"${detail?.requestId}"`));
+  await expect.poll(line).toBeDefined();
+  expect(JSON.parse(line() ?? "")).toMatchObject({
+    code: "validation_failed",
+    fields: ["mode", "(unknown)"],
+  });
 });
 
 test.for([

@@ -1,3 +1,4 @@
+import { timestampFromDate } from "@bufbuild/protobuf/wkt";
 import { describe, expect, test } from "vitest";
 import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import {
@@ -43,7 +44,8 @@ const masked = (phone: string) => `010-****-${phone.slice(7)}`;
 test("a pending verification's history says where to send, who is expected and why it waits", async () => {
   const [expected, other] = [newPhone(), newPhone()];
   const pending = await createPending(await openShop(), { mode: "match", expected_phone: expected });
-  await send({ ...pending, from: other, carrier: "KT", messageId: "history-1" });
+  const receivedAt = new Date("2026-11-20T06:40:00.123Z");
+  await send({ ...pending, from: other, carrier: "KT", messageId: "history-1", receivedAt });
   const history = await historyOf(pending);
   expect(history).toMatchObject({
     destination: pending.to,
@@ -56,6 +58,7 @@ test("a pending verification's history says where to send, who is expected and w
         messageId: "history-1",
         maskedSender: masked(other),
         carrier: Carrier.KT,
+        receivedAt: timestampFromDate(receivedAt),
         outcome: InboundMessageOutcome.SENDER_MISMATCH,
         duplicate: false,
       },
