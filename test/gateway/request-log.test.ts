@@ -225,9 +225,10 @@ async function heldRequest(send: () => void): Promise<{ unlock: () => Promise<vo
 
 const someId = "vrf_01m7yrddhzfyja3hhg9my162t1";
 
-test("a client that disconnects before its answer leaves a line without a status", async () => {
+test("a client that disconnects before its answer leaves a line without a status, with how long it was served", async () => {
   const { hostname, port } = new URL(httpUrl);
   const before = lines.length;
+  const startedAt = performance.now();
   const socket = net.connect(Number(port), hostname);
   const { unlock } = await heldRequest(() => {
     const head = `Host: x\r\nAuthorization: Bearer ${testKey}\r\n`;
@@ -236,10 +237,13 @@ test("a client that disconnects before its answer leaves a line without a status
   try {
     socket.resetAndDestroy();
     // The service's own jobs may write lines meanwhile.
-    const requests = () => lines.slice(before).map((line) => JSON.parse(line) as Line);
-    await expect
-      .poll(() => requests().filter(({ msg }) => msg === "request"))
-      .toMatchObject([{ method: "GET", route, status: null }]);
+    const requests = () =>
+      lines
+        .slice(before)
+        .map((line) => JSON.parse(line) as Line)
+        .filter(({ msg }) => msg === "request");
+    await expect.poll(requests).toMatchObject([{ method: "GET", route, status: null }]);
+    expect(requests()[0]?.durationMs).toBeLessThanOrEqual(performance.now() - startedAt);
   } finally {
     await unlock();
   }
@@ -281,10 +285,15 @@ test("the log names whose call the rate limit refused", async () => {
 
 /** The log's line of a call over gRPC. */
 async function rpcLineOf(call: (options: CallOptions) => Promise<unknown>): Promise<Line> {
+  const startedAt = performance.now();
   const { requestId } = await answerOf(call);
+  const tookMs = performance.now() - startedAt;
   const line = () => lines.find((one) => one.includes(`"${requestId}"`));
   await expect.poll(line).toBeDefined();
-  return JSON.parse(line() ?? "") as Line;
+  const logged = JSON.parse(line() ?? "") as Line;
+  // It is rounded to tenths.
+  expect(logged.durationMs).toBeLessThanOrEqual(tookMs + 0.1);
+  return logged;
 }
 
 test("the log names the verification whose history an administrator asks for, or whose phone they erase", async () => {
@@ -301,7 +310,7 @@ test("the log names the verification whose history an administrator asks for, or
   );
 });
 
-test("over gRPC, too, the log names the verification, the key's ending and the fields", async () => {
+test("over gRPC, too, the log names the verification, the key's ending and the fields, and how long the call took", async () => {
   const lineOf = async (
     credential: string,
     call: (client: Client<typeof VerificationService>, options: CallOptions) => Promise<unknown>,
