@@ -83,7 +83,7 @@ export function deliverInTime(parts: {
     claiming = claimSome().then((nextMs) => {
       claiming = undefined;
       lookedAt = performance.now();
-      lookIn(again && slots.free > 0 ? Math.min(nextMs, gatherMs) : nextMs);
+      lookIn(again ? Math.min(nextMs, gatherMs) : nextMs);
     });
   }
 

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import type { AttemptResult, Claim, DueAttempt } from "../../src/core/webhook.ts";
+import type { AttemptResult, Claim, ClaimBounds, DueAttempt } from "../../src/core/webhook.ts";
 import { deliverInTime } from "../../src/jobs/deliveries.ts";
 
 beforeEach(() => {
@@ -11,6 +11,7 @@ afterEach(() => {
 
 const nothingDue: Claim = { attempts: [], heldBack: 0 };
 const poll = 500;
+const hanging = { endpoint: "" } as DueAttempt;
 
 function startDeliveries(claim: () => Promise<Claim>) {
   const job = deliverInTime({
@@ -53,6 +54,76 @@ test("wakes during a claim, which may have been too early to see what they annou
   await job.stop();
 });
 
+test.for<{ name: string; first: () => Promise<Claim>; nextMs: number }>([
+  { name: "found something", first: async () => ({ attempts: [hanging], heldBack: 0 }), nextMs: 10 },
+  { name: "held something back", first: async () => ({ attempts: [], heldBack: 1 }), nextMs: 10 },
+  { name: "found nothing", first: async () => nothingDue, nextMs: poll },
+  { name: "failed", first: () => Promise.reject(new Error("the database is away")), nextMs: 1_000 },
+])("a claim that $name is followed by the next after $nextMs ms", async ({ first, nextMs }) => {
+  const claim = vi.fn(async () => nothingDue).mockImplementationOnce(first);
+  const attempt = () => new Promise<never>(() => {});
+  const job = deliverInTime({ claim, attempt, record: async () => {}, onError() {} });
+  job.start();
+  await vi.advanceTimersByTimeAsync(nextMs - 1);
+  expect(claim).toHaveBeenCalledTimes(1);
+  await vi.advanceTimersByTimeAsync(1);
+  expect(claim).toHaveBeenCalledTimes(2);
+});
+
+test("however many wakes there are, claims are ten milliseconds apart", async () => {
+  const claim = vi.fn(async () => nothingDue);
+  const job = startDeliveries(claim);
+  await vi.advanceTimersByTimeAsync(0);
+  for (let passed = 0; passed < 100; passed++) {
+    job.wake();
+    await vi.advanceTimersByTimeAsync(1);
+  }
+  expect(claim).toHaveBeenCalledTimes(11);
+  await job.stop();
+});
+
+test("attempts that end one after the other do not put off the next claim", async () => {
+  const attempts = Array.from({ length: 100 }, (_, index) => ({ endpoint: `${index}` }) as DueAttempt);
+  const claim = vi.fn(async () => nothingDue).mockResolvedValueOnce({ attempts, heldBack: 0 });
+  const attempt = ({ endpoint }: DueAttempt) =>
+    new Promise<AttemptResult>((resolve) =>
+      setTimeout(() => resolve({ error: null } as AttemptResult), Number(endpoint) + 1),
+    );
+  const job = deliverInTime({ claim, attempt, record: async () => {}, onError() {} });
+  job.start();
+  await vi.advanceTimersByTimeAsync(100);
+  expect(claim.mock.calls.length).toBeGreaterThanOrEqual(8);
+  await job.stop();
+});
+
+test.for([
+  { name: "accepts", error: null, room: 9 },
+  { name: "refuses", error: "answered 500", room: 8 },
+])("an endpoint that $name a second event may have $room attempts at once", async ({ error, room }) => {
+  const due = async () => ({ attempts: [{ endpoint: "shop" } as DueAttempt], heldBack: 0 });
+  const claim = vi.fn((_bounds: ClaimBounds): Promise<Claim> => Promise.resolve(nothingDue));
+  claim.mockImplementationOnce(due).mockImplementationOnce(due);
+  const results = [null, error];
+  const attempt = async () => ({ error: results.shift() }) as AttemptResult;
+  const job = deliverInTime({ claim, attempt, record: async () => {}, onError() {} });
+  job.start();
+  await vi.advanceTimersByTimeAsync(20);
+  expect(claim.mock.calls[2]?.[0].endpoints).toEqual([{ endpoint: "shop", slow: false, underWay: 0, room }]);
+  await job.stop();
+});
+
+test("a claim that is in progress at the stop is the last", async () => {
+  const first = Promise.withResolvers<Claim>();
+  const claim = vi.fn(async () => nothingDue).mockReturnValueOnce(first.promise);
+  const job = startDeliveries(claim);
+  await vi.advanceTimersByTimeAsync(0);
+  const stopped = job.stop();
+  first.resolve(nothingDue);
+  await stopped;
+  await vi.advanceTimersByTimeAsync(poll);
+  expect(claim).toHaveBeenCalledTimes(1);
+});
+
 /** One attempt is due. */
 const claimOne = () =>
   vi
@@ -91,6 +162,20 @@ test("a result that could not be recorded is not lost: a stop records it at the 
   await vi.advanceTimersByTimeAsync(3_000);
   await stopped;
   expect(record.mock.calls).toEqual([[result], [result]]);
+});
+
+test("a stop gives up recording a result after three seconds if the database stays away", async () => {
+  const record = vi.fn(() =>
+    record.mock.calls.length > 20 ? new Promise<void>(() => {}) : Promise.reject(new Error("it is away")),
+  );
+  const attempt = async () => ({ error: null }) as AttemptResult;
+  const job = deliverInTime({ claim: claimOne(), attempt, record, onError() {} });
+  job.start();
+  await vi.advanceTimersByTimeAsync(0);
+  const stopped = job.stop();
+  await vi.advanceTimersByTimeAsync(3_000);
+  await stopped;
+  expect(record.mock.calls.length).toBeLessThanOrEqual(5);
 });
 
 test("a stop cuts off an attempt that hangs after three seconds, and reports no error", async () => {
