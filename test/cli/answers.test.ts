@@ -7,7 +7,7 @@ import { startTestService, type TestProject, type TestService } from "../harness
 import { scrape } from "../ops/scrape.ts";
 import { framed } from "../rpc/raw-grpc.ts";
 import { uuidOf } from "../service/pending.ts";
-import { answerOf, launcher, run, startCommand, startProgram, towards } from "./command.ts";
+import { answerOf, launcher, run, runProcess, startCommand, startProgram, towards } from "./command.ts";
 import { startCuttingProxy } from "./cutting-proxy.ts";
 import { startGrpcPeer, startRefusingPeer } from "./grpc-peer.ts";
 
@@ -289,6 +289,17 @@ test.for([
   const { address } = await startRefusingPeer(refusal);
   const peer = { PHONEPROOF_ADDRESS: address, PHONEPROOF_TOKEN: "x" };
   expect(await run(["project", "usage"], peer)).toEqual({ stdout: "", ...refused });
+});
+
+test("what the gRPC library reports of anything but a proxy is shown, and its traces if somebody asks for them", async () => {
+  const { address } = await startRefusingPeer({ "grpc-status": "12", "x-note": "é" });
+  const peer = { PHONEPROOF_ADDRESS: address, PHONEPROOF_TOKEN: "x" };
+  const traced = { ...peer, GRPC_VERBOSITY: "DEBUG", GRPC_TRACE: "channel" };
+  expect((await runProcess(["project", "list"], traced)).stderr).toMatch(/^\S+Z \| v\S+ \d+ \| channel \| /m);
+  const { stderr } = await run(["project", "list"], peer);
+  expect(stderr).toMatch(
+    /^Failed to add metadata entry x-note: .+\nphoneproof: the server at \S+ is not phoneproof/,
+  );
 });
 
 test("number add, list and remove return the number as stored", async () => {

@@ -663,7 +663,7 @@ describe("address and token", () => {
     test.for([
       {
         name: "cannot be reached",
-        proxied: { http_proxy: `http://${deadAddress}` },
+        proxied: { grpc_proxy: "", http_proxy: `http://${deadAddress}` },
         why: /\(Failed to connect to proxy 127\.0\.0\.1:1 .*ECONNREFUSED.*\); check the proxy in http_proxy,/,
       },
       {
@@ -687,7 +687,7 @@ describe("address and token", () => {
       onTestFinished(() => void proxy.close());
       await new Promise<void>((resolve) => proxy.listen(0, "127.0.0.1", resolve));
       const at = `127.0.0.1:${(proxy.address() as { port: number }).port}`;
-      const proxied = { ...environment, grpc_proxy: `http://${at}` };
+      const proxied = { ...environment, grpc_proxy: `http://${at}`, https_proxy: `http://${deadAddress}` };
       const { code, stderr } = await runProcess([...elsewhere, "--json"], proxied);
       expect({ code, error: JSON.parse(stderr).error }).toMatchObject({
         code: 3,

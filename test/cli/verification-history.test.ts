@@ -152,6 +152,7 @@ test("show has the event's delivery, and says that there is none only where ther
   ]) {
     const { stdout } = await run(showOne, await withHistory(history, deliveries));
     const events = [...stdout.matchAll(/^event +(.+)$/gm)].map(([, shown]) => shown);
+    expect(stdout).toMatch(/^No message for it is stored\.$/m);
     expect(events).toEqual(event === undefined ? [] : [event]);
     expect(stdout.includes(delivery.url)).toBe(deliveries.length > 0);
   }

@@ -9,6 +9,10 @@ import { decodeId } from "../../src/core/ids.ts";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import {
+  ServiceTokenScope,
+  ServiceTokenService,
+} from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { VerificationHistoryService } from "../../src/gen/proto/phoneproof/v1/verification_history_pb.ts";
 import {
   Environment,
@@ -310,7 +314,7 @@ test("the log names the verification whose history an administrator asks for, or
   );
 });
 
-test("over gRPC, too, the log names the verification, the key's ending and the fields, and how long the call took", async () => {
+test("over gRPC, too, the log names the verification, the caller, an unknown key's ending, the fields and how long the call took", async () => {
   const lineOf = async (
     credential: string,
     call: (client: Client<typeof VerificationService>, options: CallOptions) => Promise<unknown>,
@@ -339,6 +343,19 @@ test("over gRPC, too, the log names the verification, the key's ending and the f
   expect(await lineOf(testKey, (client, options) => client.createVerification(wrong, options))).toMatchObject(
     { code: "validation_failed", fields: ["expected_phone"] },
   );
+
+  const tokens = service.client(ServiceTokenService);
+  const { serviceToken, secret } = await tokens.createServiceToken({
+    scope: ServiceTokenScope.INGEST,
+    source: "log",
+  });
+  const read: Parameters<typeof lineOf>[1] = (client, options) =>
+    client.getVerification({ verificationId }, options);
+  expect(await lineOf(service.adminToken, read)).toMatchObject({ tokenId: "installation", scope: "admin" });
+  expect(await lineOf(secret, read)).toMatchObject({
+    ...{ code: "insufficient_scope", tokenId: serviceToken?.id },
+    ...{ scope: "ingest", source: "log" },
+  });
 });
 
 test("over gRPC, too, the log names no field that the message does not have, which is the client's own text", async () => {
