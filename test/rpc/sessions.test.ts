@@ -145,6 +145,25 @@ test("a client that takes nothing of what it is sent, and answers no ping, is di
   server.close();
 });
 
+test("a stop cuts the connection of a client that has frozen, once its time is up", async () => {
+  const server = http2.createServer();
+  const sessions = keepSessions();
+  sessions.watch(server);
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as net.AddressInfo;
+  const accepted = Promise.all([once(server, "connection"), once(server, "session")]);
+  const client = net.connect({ port, host: "127.0.0.1", allowHalfOpen: true });
+  client.on("error", () => {}).pause();
+  atFileEnd(() => client.destroy());
+  client.write(Buffer.concat([preface, frame("settings", 0, 0, Buffer.alloc(0))]));
+  const [[socket]] = (await accepted) as unknown as [[net.Socket], [ServerHttp2Session]];
+  const closed = once(socket, "close");
+  sessions.close(10);
+  server.close();
+  await closed;
+});
+
 /** Both sides of a connection. */
 interface Connection {
   readonly client: ClientHttp2Session;
