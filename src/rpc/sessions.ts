@@ -5,7 +5,7 @@ import type { Socket } from "node:net";
 export interface Sessions {
   /** To be called once, before the server listens. */
   watch(server: Http2Server): void;
-  /** Accepts no new streams; connections end when their streams do, at the latest after `graceMs`. */
+  /** Cuts connections after `graceMs`. Closing the server, by itself, ends each only when its streams have ended. */
   close(graceMs: number): void;
 }
 
@@ -19,7 +19,6 @@ const idleMs = 300_000;
  * peer had begun to send, for longer than the next ping: so whatever arrives is a sign of life.
  */
 export function keepSessions(): Sessions {
-  const sessions = new Set<ServerHttp2Session>();
   const sockets = new Set<Socket>();
   return {
     watch(server) {
@@ -37,7 +36,6 @@ export function keepSessions(): Sessions {
       });
     },
     close(graceMs) {
-      for (const session of sessions) session.close();
       // A closing session waits for its peer even after `destroy`, and a frozen peer never answers: so the sockets are
       // destroyed.
       setTimeout(() => {
@@ -47,7 +45,6 @@ export function keepSessions(): Sessions {
   };
 
   function keep(session: ServerHttp2Session, socket: Socket | undefined): void {
-    sessions.add(session);
     let openStreams = 0;
     let idleSince = performance.now();
     let isAnswered = true;
@@ -81,10 +78,6 @@ export function keepSessions(): Sessions {
       });
     }, pingIntervalMs);
     timer.unref();
-    session.on("error", () => session.destroy());
-    session.once("close", () => {
-      clearInterval(timer);
-      sessions.delete(session);
-    });
+    session.once("close", () => clearInterval(timer));
   }
 }

@@ -70,6 +70,8 @@ test("a client that sends GOAWAY and keeps its connection open is disconnected",
   await vi.waitUntil(() => session.destroyed, { timeout: 45_000 });
   vi.advanceTimersByTime(30_000);
   await closed;
+  // Nothing is left of the connection that would look at it again.
+  await vi.waitUntil(() => vi.getTimerCount() === 0, { timeout: 45_000 });
   server.close();
 });
 
@@ -159,8 +161,8 @@ test("a stop cuts the connection of a client that has frozen, once its time is u
   client.write(Buffer.concat([preface, frame("settings", 0, 0, Buffer.alloc(0))]));
   const [[socket]] = (await accepted) as unknown as [[net.Socket], [ServerHttp2Session]];
   const closed = once(socket, "close");
-  sessions.close(10);
   server.close();
+  sessions.close(10);
   await closed;
 });
 
