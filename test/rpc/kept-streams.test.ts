@@ -14,7 +14,10 @@ function openSome(count: number) {
   const streams = keepOpenStreams({
     onRevision(listener) {
       announce = listener;
-      return { stop: () => {} };
+      const stop = () => {
+        announce = () => {};
+      };
+      return { stop };
     },
   });
   onTestFinished(() => streams.close());
@@ -37,6 +40,7 @@ function openSome(count: number) {
     ended,
     checked,
     announce: () => announce(),
+    close: () => streams.close(),
     refuse: (code: "invalid_api_key" | "service_unavailable") => {
       refusal = new Failure(code);
     },
@@ -89,6 +93,14 @@ test("streams of an invalid credential end within a second without an announceme
   refuse("service_unavailable");
   await vi.advanceTimersByTimeAsync(1_000);
   expect(ended).toHaveLength(1);
+});
+
+test("after the stop nothing is checked any more", async () => {
+  const { announce, checked, close } = openSome(1);
+  close();
+  announce();
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect(checked).toEqual([]);
 });
 
 test("open streams are limited per caller and in total, and a stream that ends frees its place once", () => {
