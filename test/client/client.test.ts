@@ -307,14 +307,16 @@ describe("errors", () => {
     expect(fetch).toHaveBeenCalledTimes(1);
   });
 
-  test("do not come of other libraries' names for the same settings", async () => {
+  test("do not come of other libraries' names for the same settings, nor of a signal that is null", async () => {
     const settings = {
       baseUrl: service.httpUrl,
       baseURL: "http://127.0.0.1:1",
       apiKey: project.liveKey,
       api_key: undefined,
+      timeout_ms: undefined,
     };
-    expect((await createPhoneproof(settings).create()).status).toBe("pending");
+    const signal = null as unknown as undefined;
+    expect((await createPhoneproof(settings).create({}, { signal })).status).toBe("pending");
   });
 
   test("are logged under the name that the package exports", async () => {

@@ -208,13 +208,13 @@ test("if the call's time is up after a pause, there is no further attempt", asyn
   expect(refusing).toHaveBeenCalledTimes(1);
 });
 
-test("pauses grow, up to five seconds", async () => {
+test("pauses grow, up to five seconds, and differ; a shorter Retry-After does not shorten them", async () => {
   vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "performance"] });
   onTestFinished(() => void vi.useRealTimers());
   const asked: number[] = [];
   const refusing = async () => {
     asked.push(performance.now());
-    return new Response("", { status: 502 });
+    return new Response("", { status: 502, headers: { "retry-after": "1" } });
   };
   const refused = createPhoneproof({ ...settings, retryPauseMs: 200, timeoutMs: 60_000, fetch: refusing });
   const creation = failureOf(refused.create());
@@ -223,6 +223,8 @@ test("pauses grow, up to five seconds", async () => {
   const pauses = asked.slice(1).map((at, index) => at - (asked[index] ?? 0));
   expect(Math.max(...pauses)).toBeGreaterThan(2_000);
   expect(Math.max(...pauses)).toBeLessThanOrEqual(5_001);
+  expect(Math.min(...pauses)).toBeGreaterThanOrEqual(1_000);
+  expect(new Set(pauses.slice(-5)).size).toBeGreaterThan(1);
 });
 
 test("an aborted creation, repeated with its error's key, makes one verification", async () => {
