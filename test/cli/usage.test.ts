@@ -655,6 +655,8 @@ describe("address and token", () => {
     const proxy = `http://${deadAddress}`;
     const proxied = { ...environment, http_proxy: proxy, https_proxy: proxy, grpc_proxy: proxy };
     expect(await run(list, proxied)).toMatchObject({ code: 0, stderr: "" });
+    const { stderr } = await run([...list, "--address", deadAddress], proxied);
+    expect(JSON.parse(stderr).error.message).toMatch(/^no service answers at 127\.0\.0\.1:1 \((?!.*proxy)/);
   });
 
   describe("a proxy for a service on another machine", () => {
@@ -663,21 +665,31 @@ describe("address and token", () => {
     test.for([
       {
         name: "cannot be reached",
-        proxied: { grpc_proxy: "", http_proxy: `http://${deadAddress}` },
+        address: "[2001:db8::1]:50051",
+        proxied: { grpc_proxy: "", http_proxy: `http://${deadAddress}`, no_grpc_proxy: "shop.invalid" },
         why: /\(Failed to connect to proxy 127\.0\.0\.1:1 .*ECONNREFUSED.*\); check the proxy in http_proxy,/,
+        advice: "add 2001:db8::1 to no_grpc_proxy",
       },
       {
         name: "has another protocol than http",
+        address: "phoneproof.invalid:50051",
         proxied: { http_proxy: `http://${deadAddress}`, https_proxy: "socks5://127.0.0.1:1" },
         why: /\(.*; "socks5:" scheme not supported in proxy URI\); check the proxy in https_proxy,/,
+        advice: "add phoneproof.invalid to no_proxy",
       },
-    ])("that $name is named in the error, which is the only line", async ({ proxied, why }) => {
-      const { code, stdout, stderr } = await runProcess(elsewhere, { ...environment, ...proxied });
+    ])("that $name is named in the error, which is the only line", async ({
+      address,
+      proxied,
+      why,
+      advice,
+    }) => {
+      const args = ["project", "list", "--address", address];
+      const { code, stdout, stderr } = await runProcess(args, { ...environment, ...proxied });
       expect({ code, stdout }).toEqual({ code: 3, stdout: "" });
-      expect(stderr).toMatch(
-        /^phoneproof: no service answers at phoneproof\.invalid:50051 [^\n]+, or add phoneproof\.invalid to no_proxy\n$/,
-      );
+      expect(stderr.startsWith(`phoneproof: no service answers at ${address} (`)).toBe(true);
+      expect(stderr.indexOf("\n")).toBe(stderr.length - 1);
       expect(stderr).toMatch(why);
+      expect(stderr.endsWith(`, or ${advice}\n`)).toBe(true);
     });
 
     test("that refuses the connection is named in the error, which is JSON with --json", async () => {
