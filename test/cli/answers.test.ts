@@ -281,7 +281,8 @@ test.for([
   },
   {
     what: "another gRPC server",
-    headers: {},
+    // As proxies set it.
+    headers: { "x-request-id": "5a7d2c1e-8f43-4f6b-9d55-0c2b7f1f9a10" },
     refused: { code: 3, stderr: expect.stringMatching(/^phoneproof: the server at \S+ is not phoneproof/) },
   },
 ])("a call that $what does not know says what answered", async ({ headers, refused }) => {

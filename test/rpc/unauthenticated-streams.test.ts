@@ -32,6 +32,25 @@ test("any number of invalid credentials, one after the other, leaves room for th
   }
 });
 
+test("calls on a connection with a valid credential are not counted while theirs is looked up", () => {
+  const streams = limitUnauthenticatedStreams();
+  const first = newStream();
+  streams.open(first, address, true);
+  streams.admit(first);
+  const { session } = first;
+  const onIt = () => Object.assign(newStream(), { session });
+  for (let opened = 0; opened < 5_001; opened++) expect(streams.open(onIt(), address, true)).toBe(true);
+  expect(streams.open(newStream(), address, true)).toBe(true);
+});
+
+test("a stream that is over before it is looked at takes no place", () => {
+  const streams = limitUnauthenticatedStreams();
+  for (let opened = 0; opened < 500; opened++) {
+    expect(streams.open(Object.assign(newStream(), { closed: true }), address, false)).toBe(false);
+  }
+  expect(streams.open(newStream(), address, false)).toBe(true);
+});
+
 test("connections are cut only while more than 10,000 refusals are not taken", () => {
   const streams = limitUnauthenticatedStreams();
   const destroy = vi.fn();
