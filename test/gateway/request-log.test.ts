@@ -79,7 +79,8 @@ test.for<{ name: string; call: () => ReturnType<typeof shop.read>; line: Line }>
   },
   {
     name: "a creation with wrong fields",
-    call: () => shop.create({ mode: "match", expected_phone: "010-7777-888", "secret-field": 1 }),
+    call: () =>
+      shop.create({ mode: "match", expected_phone: "010-7777-888", "secret-field": 1, "secret-too": 2 }),
     line: {
       ...{ method: "POST", route: "/v1/verifications", status: 422, ...caller, code: "validation_failed" },
       fields: ["(unknown)", "expected_phone"],
@@ -119,6 +120,14 @@ test.for<{ name: string; call: () => ReturnType<typeof shop.read>; line: Line }>
     call: () =>
       shop.call("GET", "/v1/verifications/x", { headers: { authorization: `Bearer ${unknownKey}` } }),
     line: { method: "GET", route, status: 401, code: "invalid_api_key", keyEnding: unknownKey.slice(-4) },
+  },
+  {
+    name: "a call with a service token",
+    call: () =>
+      shop.call("GET", "/v1/verifications/x", {
+        headers: { authorization: `Bearer ${service.adminToken}` },
+      }),
+    line: { method: "GET", route, status: 403, code: "insufficient_scope" },
   },
   {
     name: "an unknown route",
