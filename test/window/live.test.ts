@@ -52,6 +52,10 @@ test("a stream tells proxies to pass each event on at once, neither buffered nor
   const window = await createWindow(service, project);
   const { headers } = await openStream(window.url);
   expect(headers.get("x-accel-buffering")).toBe("no");
+  // It is written past the framework, but has what every answer under /v has.
+  expect(headers.get("referrer-policy")).toBe("no-referrer");
+  expect(headers.get("x-content-type-options")).toBe("nosniff");
+  expect(headers.get("cross-origin-resource-policy")).toBe("same-origin");
   expect(headers.get("cache-control")).toBe("no-store, no-transform");
 });
 
