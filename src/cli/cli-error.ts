@@ -10,8 +10,8 @@ export interface Violation {
   readonly message: string;
 }
 
-interface CliErrorDetails {
-  readonly requestId?: string | undefined;
+export interface CliErrorDetails {
+  readonly requestId?: string | null | undefined;
   readonly fields?: readonly Violation[];
   /** What the user can do about it. */
   readonly advice?: string;

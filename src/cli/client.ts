@@ -29,7 +29,7 @@ import {
 } from "@grpc/grpc-js";
 import { type ErrorDetail, ErrorDetailSchema } from "../gen/proto/phoneproof/v1/error_pb.ts";
 import { howToSetAddress, isThisMachine, type ServiceAddress, type Token } from "./address.ts";
-import { CliError, unreachable, wrongUsage } from "./cli-error.ts";
+import { CliError, type CliErrorDetails, unreachable, wrongUsage } from "./cli-error.ts";
 import { forgetProxyFault, proxyFault, proxyVariable } from "./grpc-log.ts";
 
 /** Deadline of a unary call, and of the first message of a watch. */
@@ -180,8 +180,7 @@ export class ServiceClient {
     const details = { advice: howToSetAddress, cause: error };
     const requestId = requestIdOf(error);
     if (error.code === status.UNIMPLEMENTED && requestId !== undefined) {
-      const message = `the service at ${shown} is an older version than this command, and does not know the call: upgrade it`;
-      return new CliError(1, "unimplemented", message, { requestId, cause: error });
+      return this.olderService("does not know the call", { requestId, cause: error });
     }
     switch (error.code) {
       case status.UNAVAILABLE: {
@@ -219,6 +218,12 @@ export class ServiceClient {
       default:
         return unreachable(`the server at ${shown} is not phoneproof (${reasonText})`, details);
     }
+  }
+
+  /** That the service is an older version, and what it therefore did not do. */
+  olderService(what: string, details?: CliErrorDetails): CliError {
+    const message = `the service at ${this.address.shown} is an older version than this command, and ${what}: upgrade it`;
+    return new CliError(1, "unimplemented", message, details);
   }
 
   /** The failure of a service that did not answer within `milliseconds`. */

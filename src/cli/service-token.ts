@@ -2,7 +2,7 @@
 
 import { Option } from "commander";
 import { type ServiceToken, ServiceTokenService } from "../gen/proto/phoneproof/v1/service_token_pb.ts";
-import { requirePart } from "./cli-error.ts";
+import { report, requirePart } from "./cli-error.ts";
 import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { environmentOption, nonEmpty, several } from "./option-values.ts";
@@ -87,6 +87,10 @@ export function addServiceTokenCommands(program: CliCommand): void {
           "Store the token now: it is not shown again.",
         ].join("\n"),
       );
+      // The token is made and works, so this is no failure.
+      if (name && token.name === "") {
+        report(session.client.olderService("created the token without its name"), session.json);
+      }
     });
 
   group

@@ -18,12 +18,9 @@ export interface HistoryWithDeliveries {
   readonly deliveries: readonly WebhookDelivery[];
 }
 
-/** Codes of a token that may not read histories, and of a service that is older than this command. */
-const withoutHistory = ["insufficient_scope", "unimplemented"];
-
 /**
  * Null if the token may only read the verification itself, as a merchant's API key, which is not charged for the refusal; an error
- * if the history cannot be read now, as on a database that is busy.
+ * if the history cannot be read now, as on a database that is busy, or by a service that is older than this command.
  */
 export async function historyOf(
   client: ServiceClient,
@@ -37,7 +34,11 @@ export async function historyOf(
     return { history: requirePart(history, "a history"), deliveries };
   } catch (error) {
     if (!(error instanceof CliError)) throw error;
-    return withoutHistory.includes(error.code) ? null : error;
+    if (error.code === "unimplemented") {
+      const { requestId } = error;
+      return client.olderService("has no histories of verifications", { requestId, cause: error });
+    }
+    return error.code === "insufficient_scope" ? null : error;
   }
 }
 

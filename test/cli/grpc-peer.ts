@@ -31,6 +31,9 @@ export async function startRefusingPeer(headers: http2.OutgoingHttpHeaders): Pro
   );
 }
 
+/** The id of the requests that `startVersion` refuses. */
+export const unknownMethodRequestId = "req_01m8ft3r49ej2r4fch8r3mb8g6";
+
 /**
  * Runs until the end of the test. Answers these unary methods, `package.Service/Method`, with these messages, and refuses all
  * others as a version of the service does that does not know them.
@@ -40,7 +43,7 @@ export async function startVersion(answers: Readonly<Record<string, Uint8Array>>
   return startPeer((call, path) => {
     const message = answers[path.slice(1)];
     if (message === undefined) {
-      const refusal = { "grpc-status": "12", "x-request-id": "req_01m8ft3r49ej2r4fch8r3mb8g6" };
+      const refusal = { "grpc-status": "12", "x-request-id": unknownMethodRequestId };
       call.respond({ ...head, ...refusal }, { endStream: true });
       return;
     }

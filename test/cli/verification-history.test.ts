@@ -34,7 +34,6 @@ const shown = toBinary(
     },
   }),
 );
-/** What a service answers that is from before histories. */
 const read = { "phoneproof.v1.VerificationService/GetVerification": shown };
 
 /** How the command reaches a service whose verification has this history. */
@@ -132,12 +131,6 @@ test("show says that a hundred unmatched messages are only the latest", async ()
   };
   expect(await headingOf(99)).toBe("Unmatched messages on 0207000001 while it was pending.");
   expect(await headingOf(100)).toBe("The latest 100 unmatched messages on 0207000001 while it was pending.");
-});
-
-test("show leaves the history out if the service is from before histories", async () => {
-  const { address } = await startVersion(read);
-  const peer = { PHONEPROOF_ADDRESS: address, PHONEPROOF_TOKEN: "x" };
-  expect((await answerOf(showOne, peer)).history).toBeNull();
 });
 
 test("show has the event's delivery, and says that there is none only where there should be one", async () => {
