@@ -1,4 +1,5 @@
 const result = document.querySelector("#result");
+const buttons = document.querySelectorAll("button");
 
 /** The attempt that was started last on this page; null while the next one is being started. */
 let current = null;
@@ -52,9 +53,12 @@ async function begin(style) {
   const before = current;
   current = null;
   tell("…");
+  // Of two attempts begun by a double click, the one that the session has in the end may not be the one that the person sees.
+  for (const button of buttons) button.disabled = true;
   const answer = await fetch("/attempts", { method: "POST", body: JSON.stringify({ style }) }).catch(
     () => null,
   );
+  for (const button of buttons) button.disabled = false;
   if (answer?.ok) {
     current = await answer.json();
     return current;

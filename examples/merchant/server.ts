@@ -24,7 +24,10 @@ export interface MerchantSettings {
 
 /** What the merchant stores about one person's attempt, in that person's session. */
 interface Attempt {
+  /** Otherwise the window is opened in place of the page. */
+  readonly isPopup: boolean;
   readonly verificationId: string;
+  readonly verificationUrl: string;
   readonly state: string;
   phone: string | null;
 }
@@ -65,23 +68,30 @@ export function createMerchant(settings: MerchantSettings): RequestListener {
     } catch {
       return send(response, 400, "The body must be a JSON object");
     }
-    const session = randomUUID();
+    const isPopup = style === "popup";
+    const before = attemptOf(request);
+    // Two tabs have one session: another attempt would replace the one whose window the person may be looking at.
+    if (before?.isPopup === isPopup && (await isPending(before))) return sendWindow(response, before);
     const state = randomUUID();
     const created = await phoneproof.create({
-      client_reference: `session-${session}`,
+      // Not the session's secret: whoever has the window's URL can read this.
+      client_reference: `attempt-${randomUUID()}`,
       state,
       // For a popup, too: where the browser lets none open, the window takes the page's place.
       return_url: `${origin}/back`,
-      ...(style === "popup" && { parent_origin: origin }),
+      ...(isPopup && { parent_origin: origin }),
     });
-    attempts.set(session, { verificationId: created.id, state, phone: null });
-    log(`created ${created.id}`);
+    const { id: verificationId, verification_url: verificationUrl } = created;
+    const attempt: Attempt = { isPopup, verificationId, verificationUrl, state, phone: null };
+    const session = randomUUID();
+    attempts.set(session, attempt);
+    log(`created ${verificationId}`);
     response.setHeader("set-cookie", `session=${session}; HttpOnly; SameSite=Lax; Path=/`);
-    sendJson(response, 200, {
-      verification_url: created.verification_url,
-      verification_id: created.id,
-      state,
-    });
+    sendWindow(response, attempt);
+  }
+
+  async function isPending({ verificationId }: Attempt): Promise<boolean> {
+    return (await phoneproof.read(verificationId)).status === "pending";
   }
 
   /**
@@ -166,6 +176,11 @@ async function bodyOf(request: IncomingMessage): Promise<Buffer> {
 
 function send(response: ServerResponse, status: number, body: string | Buffer, type = "text/plain"): void {
   response.writeHead(status, { "content-type": type, "cache-control": "no-store" }).end(body);
+}
+
+function sendWindow(response: ServerResponse, attempt: Attempt): void {
+  const { verificationUrl, verificationId, state } = attempt;
+  sendJson(response, 200, { verification_url: verificationUrl, verification_id: verificationId, state });
 }
 
 function sendJson(response: ServerResponse, status: number, body: object): void {

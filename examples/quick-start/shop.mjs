@@ -29,7 +29,8 @@ async function begin(request, response) {
   const { origin, host } = request.headers;
   if (origin && !origin.endsWith(`//${host}`)) return response.writeHead(403).end();
   const session = randomUUID();
-  const created = await phoneproof.create({ client_reference: `session-${session}` });
+  // Not the session, which is a secret: whoever has the window's URL may read the reference.
+  const created = await phoneproof.create({ client_reference: `attempt-${randomUUID()}` });
   attempts.set(session, created.id);
   response.writeHead(303, {
     location: created.verification_url,

@@ -60,6 +60,76 @@ test("a second click replaces the popup, which Firefox would leave behind the pa
   await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
 });
 
+test("a double click begins one attempt", async () => {
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.goto(shop);
+  let begun = 0;
+  page.on("request", (request) => {
+    if (request.method() === "POST") begun += 1;
+  });
+  const button = page.getByRole("button", { name: "Verify in a popup" });
+  const popup = page.waitForEvent("popup");
+  await button.evaluate((element) => {
+    (element as unknown as { click(): void }).click();
+    (element as unknown as { click(): void }).click();
+  });
+  await (await popup).getByRole("button", { name: "보내기", exact: true }).click();
+  await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
+  expect(begun).toBe(1);
+  expect(await button.isEnabled()).toBe(true);
+});
+
+test("two tabs share the pending attempt, whichever of their windows the person uses", async () => {
+  const context = await person(browser, "desktop");
+  const open = async () => {
+    const page = await context.newPage();
+    await page.goto(shop);
+    const popup = page.waitForEvent("popup");
+    await page.getByRole("button", { name: "Verify in a popup" }).click();
+    await (await popup).getByRole("button", { name: "보내기", exact: true }).waitFor();
+    return { page, popup: await popup };
+  };
+  const first = await open();
+  const second = await open();
+  await first.popup.getByRole("button", { name: "보내기", exact: true }).click();
+  for (const { page } of [first, second]) {
+    await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
+  }
+  expect(second.popup.url()).toBe(first.popup.url());
+});
+
+test("after the end of an attempt, and for the other way to open the window, another one begins", async () => {
+  const begin = async (style: string, cookie = "") => {
+    const body = JSON.stringify({ style });
+    const begun = await fetch(`${shop}/attempts`, { method: "POST", body, headers: { cookie } });
+    const { verification_id: id } = (await begun.json()) as { verification_id: string };
+    return { id, cookie: begun.headers.get("set-cookie")?.split(";")[0] };
+  };
+  const first = await begin("popup");
+  expect(await begin("popup", first.cookie)).toEqual({ id: first.id, cookie: undefined });
+  const other = await begin("redirect", first.cookie);
+  expect(other.id).not.toBe(first.id);
+  await answerOf(["verification", "cancel", other.id], towards(service));
+  const next = await begin("redirect", other.cookie);
+  expect(next.id).not.toBe(other.id);
+  expect(new Set([first, other, next].map(({ cookie }) => cookie)).size).toBe(3);
+});
+
+test("the window, which others may see, does not have the session's secret", async () => {
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.goto(shop);
+  const [popup] = await Promise.all([
+    page.waitForEvent("popup"),
+    page.getByRole("button", { name: "Verify in a popup" }).click(),
+  ]);
+  await popup.getByRole("button", { name: "보내기", exact: true }).click();
+  await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
+  const session = (await page.context().cookies(shop)).find(({ name }) => name === "session");
+  const whatItSays = await (await fetch(popup.url())).text();
+  expect(whatItSays).toContain("client_reference");
+  expect(whatItSays).not.toContain(session?.value);
+});
+
 test("an attempt goes on if the next one cannot be started", async () => {
   const page = await (await person(browser, "desktop")).newPage();
   await page.goto(shop);
