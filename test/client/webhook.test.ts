@@ -129,6 +129,17 @@ test.for<[what: string, body: unknown]>([
   await expect(failing).rejects.toThrow("not parsed");
 });
 
+test("a stranger's request without a body, which frameworks give as undefined, is refused", async () => {
+  for (const [given, headers] of [
+    [undefined, {}],
+    [{}, { host: "shop.example" }],
+    [undefined, signed(secondsAgo(360))],
+  ] as const) {
+    const refused = await failureOf(verifyWebhook(given as unknown as string, headers, secret));
+    expect(refused.code).toBe("webhook_not_authentic");
+  }
+});
+
 test.for([Number.NaN, 0, -1, "5"])("a toleranceSeconds of %s is an error", async (toleranceSeconds) => {
   const failing = verifyWebhook(body, signed(), secret, { toleranceSeconds: toleranceSeconds as number });
   await expect(failing).rejects.toThrow("toleranceSeconds");

@@ -27,7 +27,7 @@ export interface WebhookOptions {
 
 /**
  * Returns the event of a webhook request if it is authentic; otherwise rejects with code `webhook_not_authentic`. Invalid
- * arguments are a `TypeError`, which no request can cause.
+ * arguments are a `TypeError`: the receiver's own mistake.
  *
  * `body` must be what was received, before any parsing. Pass several secrets during a rotation. The same event may arrive more
  * than once, with the same `webhook-id` header: process each id only once.
@@ -39,9 +39,6 @@ export async function verifyWebhook(
   options: WebhookOptions = {},
 ): Promise<WebhookEvent> {
   checkOptions(options);
-  if (!/^(String|Uint8Array|ArrayBuffer)$/.test(classOf(body))) {
-    throw new TypeError("body must be the body as received, not parsed: a string, Uint8Array or ArrayBuffer");
-  }
   if (typeof headers?.get !== "function") checkObject(headers, "headers");
   const keys = [secrets].flat().map(keyOf);
   if (keys.length === 0) throw new TypeError("secrets must contain at least one secret");
@@ -49,6 +46,10 @@ export async function verifyWebhook(
   const timestamp = headerOf(headers, "webhook-timestamp");
   const isRecent = Math.abs(Date.now() / 1000 - Number(timestamp)) <= (options.toleranceSeconds ?? 300);
   if (!/^\d+$/.test(timestamp) || !isRecent) throw notAuthentic("its timestamp is missing or too far off");
+  // Not before: frameworks have no bytes of a request without a body, which anybody can send.
+  if (!/^(String|Uint8Array|ArrayBuffer)$/.test(classOf(body))) {
+    throw new TypeError("body must be the body as received, not parsed: a string, Uint8Array or ArrayBuffer");
+  }
 
   const received = body as BlobPart;
   const signed = await new Blob([`${headerOf(headers, "webhook-id")}.${timestamp}.`, received]).arrayBuffer();
