@@ -57,7 +57,7 @@ export function createMerchant(settings: MerchantSettings): RequestListener {
     else send(response, 404, "Not found");
   }
 
-  /** Creates a verification. The page opens its window, as a popup or in place of itself. */
+  /** Creates a verification, unless one is pending. The page opens its window, as a popup or in place of itself. */
   async function begin(request: IncomingMessage, response: ServerResponse): Promise<void> {
     // Otherwise a form on another site would replace the person's session, and use up calls. Only browsers send the header.
     if ((request.headers.origin ?? origin) !== origin) return send(response, 403, `Begin at ${origin}`);
@@ -70,8 +70,19 @@ export function createMerchant(settings: MerchantSettings): RequestListener {
     }
     const isPopup = style === "popup";
     const before = attemptOf(request);
-    // Two tabs have one session: another attempt would replace the one whose window the person may be looking at.
-    if (before?.isPopup === isPopup && (await isPending(before))) return sendWindow(response, before);
+    // Two tabs have one session: another attempt would replace the one whose window the person may be looking at. Its secret
+    // changes all the same: the stranger who has put a session into this browser does not get the result.
+    const goesOn =
+      before?.isPopup === isPopup && (await isPending(before)) && attempts.delete(sessionOf(request));
+    const attempt = goesOn ? before : await createAttempt(isPopup);
+    const session = randomUUID();
+    attempts.set(session, attempt);
+    response.setHeader("set-cookie", `session=${session}; HttpOnly; SameSite=Lax; Path=/`);
+    const { verificationUrl, verificationId, state } = attempt;
+    sendJson(response, 200, { verification_url: verificationUrl, verification_id: verificationId, state });
+  }
+
+  async function createAttempt(isPopup: boolean): Promise<Attempt> {
     const state = randomUUID();
     const created = await phoneproof.create({
       // Not the session's secret: whoever has the window's URL can read this.
@@ -81,13 +92,14 @@ export function createMerchant(settings: MerchantSettings): RequestListener {
       return_url: `${origin}/back`,
       ...(isPopup && { parent_origin: origin }),
     });
-    const { id: verificationId, verification_url: verificationUrl } = created;
-    const attempt: Attempt = { isPopup, verificationId, verificationUrl, state, phone: null };
-    const session = randomUUID();
-    attempts.set(session, attempt);
-    log(`created ${verificationId}`);
-    response.setHeader("set-cookie", `session=${session}; HttpOnly; SameSite=Lax; Path=/`);
-    sendWindow(response, attempt);
+    log(`created ${created.id}`);
+    return {
+      isPopup,
+      verificationId: created.id,
+      verificationUrl: created.verification_url,
+      state,
+      phone: null,
+    };
   }
 
   async function isPending({ verificationId }: Attempt): Promise<boolean> {
@@ -149,9 +161,8 @@ export function createMerchant(settings: MerchantSettings): RequestListener {
     }
   }
 
-  function attemptOf({ headers }: IncomingMessage): Attempt | undefined {
-    const session = /(?:^|;\s*)session=([\w-]+)/.exec(headers.cookie ?? "")?.[1];
-    return attempts.get(session ?? "");
+  function attemptOf(request: IncomingMessage): Attempt | undefined {
+    return attempts.get(sessionOf(request));
   }
 
   return (request, response) => {
@@ -161,6 +172,10 @@ export function createMerchant(settings: MerchantSettings): RequestListener {
       else send(response, 502, "The request could not be completed");
     });
   };
+}
+
+function sessionOf({ headers }: IncomingMessage): string {
+  return /(?:^|;\s*)session=([\w-]+)/.exec(headers.cookie ?? "")?.[1] ?? "";
 }
 
 async function bodyOf(request: IncomingMessage): Promise<Buffer> {
@@ -176,11 +191,6 @@ async function bodyOf(request: IncomingMessage): Promise<Buffer> {
 
 function send(response: ServerResponse, status: number, body: string | Buffer, type = "text/plain"): void {
   response.writeHead(status, { "content-type": type, "cache-control": "no-store" }).end(body);
-}
-
-function sendWindow(response: ServerResponse, attempt: Attempt): void {
-  const { verificationUrl, verificationId, state } = attempt;
-  sendJson(response, 200, { verification_url: verificationUrl, verification_id: verificationId, state });
 }
 
 function sendJson(response: ServerResponse, status: number, body: object): void {

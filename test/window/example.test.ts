@@ -99,21 +99,31 @@ test("two tabs share the pending attempt, whichever of their windows the person 
 });
 
 test("after the end of an attempt, and for the other way to open the window, another one begins", async () => {
-  const begin = async (style: string, cookie = "") => {
-    const body = JSON.stringify({ style });
-    const begun = await fetch(`${shop}/attempts`, { method: "POST", body, headers: { cookie } });
-    const { verification_id: id } = (await begun.json()) as { verification_id: string };
-    return { id, cookie: begun.headers.get("set-cookie")?.split(";")[0] };
-  };
-  const first = await begin("popup");
-  expect(await begin("popup", first.cookie)).toEqual({ id: first.id, cookie: undefined });
-  const other = await begin("redirect", first.cookie);
+  const first = await beginWith("popup");
+  const other = await beginWith("redirect", first.cookie);
   expect(other.id).not.toBe(first.id);
   await answerOf(["verification", "cancel", other.id], towards(service));
-  const next = await begin("redirect", other.cookie);
+  const next = await beginWith("redirect", other.cookie);
   expect(next.id).not.toBe(other.id);
-  expect(new Set([first, other, next].map(({ cookie }) => cookie)).size).toBe(3);
 });
+
+test("a session that a stranger has put into the browser does not get the result", async () => {
+  const strangers = await beginWith("popup");
+  const persons = await beginWith("popup", strangers.cookie);
+  expect(persons.id).toBe(strangers.id);
+  const mine = ({ cookie }: { cookie: string }) => fetch(`${shop}/attempts/mine`, { headers: { cookie } });
+  expect((await mine(strangers)).status).toBe(404);
+  expect(await (await mine(persons)).json()).toEqual({ status: "pending", phone: null });
+});
+
+/** What the page does when a button is pressed. */
+async function beginWith(style: string, before = "") {
+  const body = JSON.stringify({ style });
+  const begun = await fetch(`${shop}/attempts`, { method: "POST", body, headers: { cookie: before } });
+  const { verification_id: id } = (await begun.json()) as { verification_id: string };
+  const [cookie = ""] = begun.headers.get("set-cookie")?.split(";") ?? [];
+  return { id, cookie };
+}
 
 test("the window, which others may see, does not have the session's secret", async () => {
   const page = await (await person(browser, "desktop")).newPage();
