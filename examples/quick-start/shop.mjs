@@ -13,7 +13,8 @@ const attempts = new Map();
 createServer(async (request, response) => {
   try {
     if (request.method === "POST" && request.url === "/begin") await begin(request, response);
-    else await show(request, response);
+    else if (request.method === "GET" && request.url === "/") await show(request, response);
+    else response.writeHead(404).end();
   } catch (error) {
     console.error(error);
     response.writeHead(502).end("The phone cannot be verified at the moment.");

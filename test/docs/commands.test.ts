@@ -391,6 +391,13 @@ test("the quick start's shop shows the verified phone", async () => {
       const elsewhere = await begin({ origin });
       expect([elsewhere.status, elsewhere.headers.get("set-cookie")]).toEqual([403, null]);
     }
+    // An answer of 200 would tell phoneproof that a webhook has been received.
+    for (const [method, path] of [
+      ["POST", "/webhook"],
+      ["GET", "/favicon.ico"],
+    ] as const) {
+      expect((await fetch(`${url}${path}`, { method })).status).toBe(404);
+    }
     // As WebKit sends the form, which opens a new tab.
     const begun = await begin({ origin: url, "sec-fetch-site": "cross-site" });
     const cookie = begun.headers.get("set-cookie")?.split(";")[0] ?? "";
