@@ -9,7 +9,7 @@ import { merchant } from "../gateway/merchant.ts";
 import { byTheClock, installClock, moveClock, stopClock } from "../harness/clock.ts";
 import { startTestService } from "../harness/service.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
-import { raceTo } from "./barrier.ts";
+import { raceTo, untilWaiting } from "./barrier.ts";
 
 const here = await startTestService({ ROLES: "api" });
 const there = await here.startAnother();
@@ -101,6 +101,40 @@ describe("the limit on active API keys", () => {
     expect(await found(first)).toEqual(first);
     expect(await rotating(first, 0n)).toBe("ok");
     expect(await another(projectId)).toBe("too_many_api_keys");
+  });
+});
+
+describe("a change that waits while another administrator ends a key", () => {
+  /** Ends the key while the call waits for the project's lock. */
+  async function whileEnding({ id, projectId }: ApiKey, call: () => Promise<string>): Promise<string> {
+    const holder = await here.db.connect();
+    try {
+      await holder.query("BEGIN");
+      await holder.query("SELECT FROM project WHERE id = $1 FOR UPDATE", [decodeId("prj_", projectId)]);
+      const answer = call();
+      answer.catch(() => {});
+      await untilWaiting(here.db, 1);
+      await here.db.query(
+        "UPDATE api_key SET expires_at = date_trunc('milliseconds', clock_timestamp()) WHERE id = $1",
+        [decodeId("key_", id)],
+      );
+      await holder.query("COMMIT");
+      return await answer;
+    } finally {
+      holder.release(true);
+    }
+  }
+
+  test("does not rotate it a second time", async () => {
+    const key = await newKey(await newProject());
+    expect(await whileEnding(key, () => rotating(key, 0n))).toBe("not_found");
+    expect((await keys.listApiKeys({ projectId: key.projectId })).apiKeys).toHaveLength(1);
+  });
+
+  test("does not count it", async () => {
+    const key = await newKey(await newProject());
+    for (let made = 1; made < 5; made++) await newKey(key.projectId);
+    expect(await whileEnding(key, () => another(key.projectId))).toBe("ok");
   });
 });
 

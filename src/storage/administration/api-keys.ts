@@ -39,7 +39,9 @@ export function createApiKeyStore(database: PrismaDatabase, administer: Administ
           const others = await countActive(transaction, found.projectId, found.environment);
           const changed = await transaction.$executeRaw`
           UPDATE api_key
-          SET expires_at = least(expires_at, date_trunc('milliseconds', now()) + make_interval(secs => ${overlapSeconds}))
+          SET expires_at = least(
+            expires_at, date_trunc('milliseconds', statement_timestamp()) + make_interval(secs => ${overlapSeconds})
+          )
           WHERE id = ${id}::uuid AND ${active}`;
           if (changed === 0) return "no_key";
           if (others - (overlapSeconds === 0 ? 1 : 0) >= maxActive) throw new TooManyActive();
@@ -92,8 +94,11 @@ function act(action: AuditAction, key: ApiKey, details: Act["details"] = {}): Ac
   };
 }
 
-/** Whether a key still works. */
-const active = Prisma.sql`revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())`;
+/**
+ * Whether a key still works. By the statement's time: the transaction may have waited for the project's lock, and another
+ * administrator may have ended the key meanwhile.
+ */
+const active = Prisma.sql`revoked_at IS NULL AND (expires_at IS NULL OR expires_at > statement_timestamp())`;
 
 /** Thrown to roll the transaction back: the old key's expiry must not be changed if no new key is made. */
 class TooManyActive extends Error {}
@@ -115,7 +120,7 @@ async function insert(transaction: Transaction, key: NewApiKey): Promise<ApiKey>
     INSERT INTO api_key (id, project_id, environment, name, digest, ending, expires_at)
     VALUES (
       ${id}::uuid, ${key.projectId}::uuid, ${key.environment}::environment, ${key.name}, ${key.digest}, ${key.ending},
-      date_trunc('milliseconds', now()) + make_interval(secs => ${key.expiresInSeconds}::float8)
+      date_trunc('milliseconds', statement_timestamp()) + make_interval(secs => ${key.expiresInSeconds}::float8)
     )`;
   return apiKeyOf(await transaction.apiKey.findUniqueOrThrow({ where: { id } }));
 }
