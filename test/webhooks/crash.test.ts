@@ -286,6 +286,80 @@ test("events that are due when their webhook is disabled are never sent", async 
   await worker.close();
 });
 
+test("setting a webhook again does not hold up results once it has gone on to more of the disabled deliveries", async () => {
+  const shop = await openShop(service);
+  const url = "http://127.0.0.1:1/hook";
+  await shop.setWebhook(url);
+  const id = decodeId("vrf_", await shop.event());
+  const place = { projectId: shop.projectId, environment: Environment.LIVE };
+  // The one whose result arrives is held back first, and one more than are held back at once are left.
+  await service.db.query(
+    `WITH made AS (
+       INSERT INTO verification (id, project_id, environment, mode, status, client_reference, state, destination, sms_text,
+         created_at, expires_at, webhook_configuration_id)
+       SELECT uuidv7(n * interval '1 millisecond'), v.project_id, v.environment, v.mode, 'cancelled', '', '', v.destination, '',
+         v.created_at, v.expires_at, v.webhook_configuration_id
+       FROM verification v, generate_series(1, 5000) n WHERE v.id = $1
+       RETURNING id, webhook_configuration_id
+     ),
+     happened AS (INSERT INTO event SELECT id, 'verification.cancelled', now() FROM made),
+     due AS (
+       INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts, next_attempt_at)
+       SELECT id, webhook_configuration_id, 'pending', 0, now() + interval '2 minutes' FROM made
+     ),
+     begun AS (UPDATE webhook_delivery SET attempts = 1, next_attempt_at = now() + interval '1 minute' WHERE verification_id = $1)
+     INSERT INTO webhook_attempt (verification_id, number, started_at) VALUES ($1, 1, now())`,
+    [id],
+  );
+  const database = openDatabase({ connectionString: service.databaseUrl }, { poolSize: 1, onError() {} });
+  const { record } = createWebhookDeliveries(database, { onDisabled() {} });
+  const [disabling, holder] = [await service.db.connect(), await service.db.connect()];
+  // Stops whoever goes on after some have been held back.
+  await service.db.query(`
+    CREATE FUNCTION stop_going_on() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+      IF current_query() LIKE '%waiting AS%' AND EXISTS (
+        SELECT FROM webhook_delivery WHERE verification_id = '${id}' AND state = 'disabled'
+      ) THEN PERFORM pg_advisory_xact_lock_shared(4713); END IF;
+      RETURN NULL;
+    END $$;
+    CREATE TRIGGER stop_going_on BEFORE UPDATE ON webhook_delivery EXECUTE FUNCTION stop_going_on()`);
+  try {
+    await holder.query("SELECT pg_advisory_lock(4713)");
+    await disabling.query("BEGIN");
+    const project = [decodeId("prj_", shop.projectId)];
+    await disabling.query("SELECT FROM project WHERE id = $1 FOR NO KEY UPDATE", project);
+    const setting = service.client(WebhookService).setWebhook({ ...place, url, events: [] });
+    setting.catch(() => {});
+    await untilWaiting(service.db, 1);
+    const disabled =
+      "UPDATE webhook_configuration SET disabled_at = now(), disabled_reason = 'gone' WHERE project_id = $1";
+    await disabling.query(disabled, project);
+    await disabling.query("COMMIT");
+    await untilWaiting(service.db, 1);
+    await record({
+      ...{ verificationId: id ?? "", number: 1, resends: 0, durationMs: 1, answer: "", gone: false },
+      ...{ status: 204, error: null, retryInSeconds: null },
+    });
+    await holder.query("SELECT pg_advisory_unlock(4713)");
+    await setting;
+  } finally {
+    disabling.release(true);
+    holder.release(true);
+    await service.db.query("DROP FUNCTION stop_going_on CASCADE");
+    await database.close();
+  }
+  const { rows } = await service.db.query(
+    `SELECT d.state::text, count(*)::int FROM webhook_delivery d JOIN verification v ON v.id = d.verification_id
+     WHERE v.project_id = $1 GROUP BY 1 ORDER BY 1`,
+    [decodeId("prj_", shop.projectId)],
+  );
+  expect(rows).toEqual([
+    { state: "delivered", count: 1 },
+    { state: "disabled", count: 5_000 },
+  ]);
+});
+
 describe("an event that was pending when its webhook was disabled", () => {
   const held = WebhookDeliveryState.DISABLED;
 

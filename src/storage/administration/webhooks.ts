@@ -21,42 +21,38 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
 
   return {
     async set(place, { url, events, secret }) {
-      // Does most of the work, with one transaction per batch; the call below handles what was disabled meanwhile.
-      await untilNone(() =>
-        administer(
-          (transaction) => holdBackSome(transaction, place, url),
-          () => null,
+      for (;;) {
+        const set = await administer(
+          async (transaction) => {
+            if (!(await lockProject(transaction, place.projectId))) return "no_project";
+            // Deliveries are locked before versions, as by the statement that records results, and in one order: hence one batch
+            // in each transaction.
+            if ((await holdBackSome(transaction, place, url)) > 0) return "held_back";
+            const [known] = await versionsOf(transaction, place, url);
+            // Setting a URL enables it again in all its versions. The first one remembers when, for the results of earlier requests.
+            await transaction.$executeRaw`
+            UPDATE webhook_configuration SET disabled_at = NULL, disabled_reason = NULL, failing_since = NULL
+            WHERE ${of(place)} AND url = ${url} AND (disabled_at IS NOT NULL OR failing_since IS NOT NULL)`;
+            await transaction.$executeRaw`
+            UPDATE webhook_configuration SET set_at = date_trunc('milliseconds', statement_timestamp())
+            WHERE ${of(place)} AND version = (
+              SELECT min(version) FROM webhook_configuration WHERE ${of(place)} AND url = ${url}
+            )`;
+            const kept = known?.secret ?? secret;
+            // The newest version with this URL, if it has the wanted events, is what is to be set. A tool that sets it every minute
+            // would otherwise make a version each time, and all are read with each result of a delivery to the URL.
+            if (known?.replaced_at === null && known.events.join() === events.join()) {
+              return { webhook: await versionWith(transaction, known.id), secret: kept };
+            }
+            await replaceInForce(transaction, place);
+            const id = await insert(transaction, place, { url, events, secret: kept });
+            return { webhook: await versionWith(transaction, id), secret: kept };
+          },
+          (set) => (typeof set === "string" ? null : act("webhook.set", set.webhook)),
           place.projectId,
-        ),
-      );
-      return administer(
-        async (transaction) => {
-          if (!(await lockProject(transaction, place.projectId))) return "no_project";
-          // Deliveries are locked before versions, as by the statement that records results.
-          await untilNone(() => holdBackSome(transaction, place, url));
-          const [known] = await versionsOf(transaction, place, url);
-          // Setting a URL enables it again in all its versions. The first one remembers when, for the results of earlier requests.
-          await transaction.$executeRaw`
-          UPDATE webhook_configuration SET disabled_at = NULL, disabled_reason = NULL, failing_since = NULL
-          WHERE ${of(place)} AND url = ${url} AND (disabled_at IS NOT NULL OR failing_since IS NOT NULL)`;
-          await transaction.$executeRaw`
-          UPDATE webhook_configuration SET set_at = date_trunc('milliseconds', statement_timestamp())
-          WHERE ${of(place)} AND version = (
-            SELECT min(version) FROM webhook_configuration WHERE ${of(place)} AND url = ${url}
-          )`;
-          const kept = known?.secret ?? secret;
-          // The newest version with this URL, if it has the wanted events, is what is to be set. A tool that sets it every minute
-          // would otherwise make a version each time, and all are read with each result of a delivery to the URL.
-          if (known?.replaced_at === null && known.events.join() === events.join()) {
-            return { webhook: await versionWith(transaction, known.id), secret: kept };
-          }
-          await replaceInForce(transaction, place);
-          const id = await insert(transaction, place, { url, events, secret: kept });
-          return { webhook: await versionWith(transaction, id), secret: kept };
-        },
-        (set) => (set === "no_project" ? null : act("webhook.set", set.webhook)),
-        place.projectId,
-      );
+        );
+        if (set !== "held_back") return set;
+      }
     },
 
     async inForce(place) {
@@ -235,13 +231,6 @@ function holdBackSome(
     )
     UPDATE webhook_delivery d SET state = 'disabled', next_attempt_at = NULL
     WHERE d.verification_id = ANY (ARRAY(SELECT verification_id FROM locked))`;
-}
-
-async function untilNone(take: () => Promise<number>): Promise<void> {
-  let taken: number;
-  do {
-    taken = await take();
-  } while (taken > 0);
 }
 
 /**
