@@ -407,7 +407,10 @@ describe("an event that was pending when its webhook was disabled", () => {
     for (const id of ids) expect((await deliveriesOf(service, id))[0]?.state).toBe(held);
   });
 
-  test("stays disabled if the webhook is disabled while it is being set again", async () => {
+  test.for([
+    { by: "an administrator", locked: "project WHERE id" },
+    { by: "a result", locked: "webhook_configuration WHERE project_id" },
+  ])("stays disabled if the webhook is disabled by $by while it is being set again", async ({ locked }) => {
     const shop = await openShop(service);
     await shop.setWebhook("http://127.0.0.1:1/hook");
     const id = await shop.event();
@@ -415,7 +418,7 @@ describe("an event that was pending when its webhook was disabled", () => {
     const disabling = await service.db.connect();
     try {
       await disabling.query("BEGIN");
-      await disabling.query("SELECT FROM project WHERE id = $1 FOR NO KEY UPDATE", project);
+      await disabling.query(`SELECT FROM ${locked} = $1 FOR NO KEY UPDATE`, project);
       const setting = shop.setWebhook("http://127.0.0.1:1/hook");
       await untilWaiting(service.db, 1);
       await disabling.query(

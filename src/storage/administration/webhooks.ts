@@ -25,10 +25,16 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
         const set = await administer(
           async (transaction) => {
             if (!(await lockProject(transaction, place.projectId))) return "no_project";
+            const disabled = (await versions(transaction, ofUrl(place, url)))
+              .filter(isDisabled)
+              .map(({ id }) => id);
             // Deliveries are locked before versions, as by the statement that records results, and in one order: hence one batch
             // in each transaction.
-            if ((await holdBackSome(transaction, place, url)) > 0) return "held_back";
-            const [known] = await versionsOf(transaction, place, url);
+            if ((await holdBackSome(transaction, place, url)) > 0) return "again";
+            const locked = await versionsOf(transaction, place, url);
+            // A result does not wait for the project's lock, and may have disabled the URL since.
+            if (locked.filter(isDisabled).some(({ id }) => !disabled.includes(id))) return "again";
+            const [known] = locked;
             // Setting a URL enables it again in all its versions. The first one remembers when, for the results of earlier requests.
             await transaction.$executeRaw`
             UPDATE webhook_configuration SET disabled_at = NULL, disabled_reason = NULL, failing_since = NULL
@@ -51,7 +57,7 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
           (set) => (typeof set === "string" ? null : act("webhook.set", set.webhook)),
           place.projectId,
         );
-        if (set !== "held_back") return set;
+        if (set !== "again") return set;
       }
     },
 
@@ -180,9 +186,13 @@ interface VersionRow {
 const of = ({ projectId, environment }: WebhookPlace) =>
   Prisma.sql`project_id = ${projectId}::uuid AND environment = ${environment}::environment`;
 
+const ofUrl = (place: WebhookPlace, url: string) => Prisma.sql`${of(place)} AND url = ${url}`;
+
 const versionColumns = Prisma.sql`
   id, project_id, environment::text, url, events::text[], secret, created_at, replaced_at, disabled_at, disabled_reason,
   failing_since, now()`;
+
+const isDisabled = (version: VersionRow) => version.disabled_at !== null;
 
 /** The versions that satisfy a condition, the newest first. */
 function versions(connection: Pick<Transaction, "$queryRaw">, condition: Prisma.Sql): Promise<VersionRow[]> {
@@ -192,7 +202,7 @@ function versions(connection: Pick<Transaction, "$queryRaw">, condition: Prisma.
 
 /** The versions with a URL, the newest first. Locks them by id, the order in which versions are always locked. */
 async function versionsOf(transaction: Transaction, place: WebhookPlace, url: string): Promise<VersionRow[]> {
-  const condition = Prisma.sql`${of(place)} AND url = ${url}`;
+  const condition = ofUrl(place, url);
   await transaction.$queryRaw`
     SELECT id FROM webhook_configuration WHERE ${condition} ORDER BY id FOR NO KEY UPDATE`;
   return versions(transaction, condition);
