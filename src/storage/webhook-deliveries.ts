@@ -251,8 +251,9 @@ const minFailuresToDisable = 4;
  * five days, is then left to the next result. A 410 does not depend on that: it counts if the version is still enabled, unless
  * a period of failures has ended meanwhile, possibly because the URL was set again.
  *
- * A version that takes the place of a disabled one meanwhile, as a rotation of the secret makes one, is not among those read: it
- * would stay enabled. The statement then fails as a whole, with a division by zero, and is repeated.
+ * A version that takes the place of a changed one meanwhile, as a rotation of the secret makes one, is not among those read: it
+ * would stay enabled, or keep a period of failures that has ended. The statement then fails as a whole, with a division by zero, and
+ * is repeated.
  *
  * A result that is already recorded is ignored: a process that got no answer from the database may send it a second time. The
  * endpoint's response is not kept for an erased verification.
@@ -368,10 +369,11 @@ settled AS (
   WHERE d.verification_id = ANY ($1::uuid[]) AND d.verification_id = v.verification_id
     AND d.attempts = v.number AND d.resends = v.resends AND d.state IN ('pending', 'disabled')
 )
-SELECT id::text, disabled_reason, 1 / is_up_to_date::int FROM changed WHERE disabled AND worked_before`,
+SELECT id::text, disabled_reason FROM changed
+WHERE CASE WHEN 1 / is_up_to_date::int = 1 THEN disabled AND worked_before END`,
 };
 
-/** The SQLSTATE of `recordStatement` if a version that it disables has been replaced meanwhile: division_by_zero. */
+/** The SQLSTATE of `recordStatement` if a version that it changes has been replaced meanwhile: division_by_zero. */
 const replacedMeanwhile = /^22012$/;
 
 export function createWebhookDeliveries(

@@ -10,7 +10,7 @@ import { createWebhookDeliveries, type WebhookDeliveries } from "../../src/stora
 import { startDatabaseProxy } from "../faults/database-proxy.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
-import { untilWaiting } from "../service/barrier.ts";
+import { raceTo, untilWaiting } from "../service/barrier.ts";
 import { answerWith, hang, startReceiver, untilReceived } from "./receiver.ts";
 import { delivered, deliveriesOf, deliveryWhen, endLease, openShop } from "./shop.ts";
 
@@ -164,7 +164,7 @@ describe("claims and results through the storage layer", () => {
     const due = attempts.find(({ verificationId }) => verificationId === decodeId("vrf_", id));
     if (!due) throw new Error("it was not due");
     const { verificationId, number, resends } = due;
-    return { id, result: { verificationId, number, resends, durationMs: 1, answer: "", gone: false } };
+    return { shop, id, result: { verificationId, number, resends, durationMs: 1, answer: "", gone: false } };
   }
 
   async function stored(verificationId: string) {
@@ -239,6 +239,33 @@ describe("claims and results through the storage layer", () => {
     } finally {
       other.release(true);
     }
+  });
+
+  test.for([
+    {
+      name: "a success, ends the period of failures",
+      before: "now() - interval '6 days'",
+      error: null,
+      since: false,
+    },
+    { name: "a failure, begins one", before: null, error: "answered 500", since: true },
+  ])("$name also for the version of a secret that is being rotated", async ({ before, error, since }) => {
+    const { shop, result } = await underWay();
+    const project = [decodeId("prj_", shop.projectId)];
+    await service.db.query(
+      `UPDATE webhook_configuration SET failing_since = ${before} WHERE project_id = $1`,
+      project,
+    );
+    await raceTo(service.db, "webhook_configuration", [
+      () => shop.rotateSecret(),
+      () =>
+        deliveries.record({ ...result, status: error ? 500 : 204, error, retryInSeconds: error ? 5 : null }),
+    ]);
+    const { rows } = await service.db.query(
+      "SELECT failing_since IS NOT NULL AS since FROM webhook_configuration WHERE project_id = $1",
+      project,
+    );
+    expect(rows).toEqual([{ since }, { since }]);
   });
 
   test.for([
