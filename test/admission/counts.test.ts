@@ -1,5 +1,45 @@
 import { expect, test } from "vitest";
-import { mostKeys, ownCounts } from "../../src/admission/counts.ts";
+import { type CountsOf, mostKeys, ownCounts } from "../../src/admission/counts.ts";
+import { createRateLimits } from "../../src/admission/rate-limits.ts";
+import { createWindowLimits, requestsPerAddress } from "../../src/admission/window-limits.ts";
+
+/** Counts as Redis holds them: in one store, in which only the name separates one limit's keys from another's. */
+function inOneStore(msBeforeNext = 1): CountsOf {
+  const counted = new Map<string, number>();
+  return (name) => ({
+    async consume(key) {
+      const consumedPoints = (counted.get(name + key) ?? 0) + 1;
+      counted.set(name + key, consumedPoints);
+      return { consumedPoints, msBeforeNext };
+    },
+  });
+}
+
+test("a window's limits use up none of each other in a shared store", async () => {
+  const limits = createWindowLimits(inOneStore());
+  for (let request = 0; request < 100; request++) await limits.take("192.0.2.1", "token");
+  for (let message = 0; message < 30; message++) await limits.takeMessage("token");
+  for (let miss = 0; miss < 60; miss++) await limits.takeMiss("192.0.2.1", "wrong");
+  await limits.take("192.0.2.1", "another");
+});
+
+test("all addresses of an IPv6 /64 network open 3,000 new windows a minute together", async () => {
+  const limits = createWindowLimits(ownCounts);
+  for (let host = 0; host < requestsPerAddress; host++) {
+    await limits.take(`2001:db8::${host.toString(16)}`, `token ${host}`);
+  }
+  await expect(limits.take("2001:db8::ffff", "one more")).rejects.toThrow("Too many calls");
+  await limits.take("2001:db8:0:1::", "one more");
+});
+
+test("a caller over a limit is told to wait for a second even if the store's minute is just over", async () => {
+  const refused = expect.objectContaining({ code: "rate_limited", retryAfterSeconds: 1 });
+  const rates = createRateLimits(inOneStore(0));
+  await expect(rates.take("project", "create", 0)).rejects.toEqual(refused);
+  const windows = createWindowLimits(inOneStore(0));
+  for (let message = 0; message < 30; message++) await windows.takeMessage("token");
+  await expect(windows.takeMessage("token")).rejects.toEqual(refused);
+});
 
 test("each key has a minute of its own, and each name keys of its own", async () => {
   const [calls, guesses] = [ownCounts("calls"), ownCounts("guesses")];

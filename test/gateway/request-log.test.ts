@@ -441,3 +441,9 @@ test(
     await closed;
   },
 );
+
+test("a window's refusal is logged with its code, as that of a merchant's call is", async () => {
+  const { headers } = await fetch(`${httpUrl}/v/wrong`);
+  const id = headers.get("x-request-id");
+  expect(await linesOf(id)).toMatchObject([{ route: "/v/:token", status: 404, code: "not_found" }]);
+});

@@ -7,6 +7,7 @@ import { expect, onTestFinished, test, vi } from "vitest";
 import { ownCounts } from "../../src/admission/counts.ts";
 import { createWindowLimits } from "../../src/admission/window-limits.ts";
 import type { VerificationWindowService } from "../../src/core/service.ts";
+import { Failure } from "../../src/failures.ts";
 import { WatchVerificationWindowResponseSchema } from "../../src/gen/proto/phoneproof/internal/v1/verification_window_pb.ts";
 import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { VerificationStatus } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
@@ -594,7 +595,7 @@ test("one project's windows leave room for those of others, and all of it can be
 /** Serves the windows of such a core, and returns the URL of one. */
 async function serveWindow(
   gateway: FastifyInstance,
-  windows: Pick<VerificationWindowService, "watchVerificationWindow">,
+  windows: Partial<VerificationWindowService>,
 ): Promise<string> {
   const window = verificationWindow({
     windows: windows as VerificationWindowService,
@@ -654,6 +655,30 @@ test("a stream whose window has been read only when the process is stopping gets
   expect([status, JSON.parse(text).error.code]).toEqual([503, "service_unavailable"]);
   gateway.server.closeAllConnections();
   await closed;
+});
+
+test.for([
+  { code: "service_unavailable", status: 503 },
+  { code: "rate_limited", status: 429 },
+] as const)("however many look-ups of windows are refused with $code, their tokens do not count as guesses", async ({
+  code,
+  status,
+}) => {
+  let refusal = new Failure(code, { retryAfterSeconds: 7 });
+  const gateway = fastify();
+  onTestFinished(() => gateway.close());
+  const url = await serveWindow(gateway, {
+    getVerificationWindow: () => Promise.reject(refusal),
+  });
+  const answers = await Promise.all(
+    Array.from({ length: 61 }, (_, token) =>
+      getPage(`${url}${token}/status`, { accept: "application/json" }),
+    ),
+  );
+  const told = answers.map(({ status, headers }) => `${status} ${headers.get("retry-after")}`);
+  expect(new Set(told)).toEqual(new Set([`${status} 7`]));
+  refusal = new Failure("not_found");
+  expect((await getPage(url)).status).toBe(404);
 });
 
 test("a stream requested after all have been closed is not opened", async () => {
