@@ -93,6 +93,15 @@ test.for<[what: string, body: string, headers: Record<string, string | undefined
   expect((await failureOf(verifyWebhook(given, headers, secret))).code).toBe("webhook_not_authentic");
 });
 
+test.for([290, -290])("by default a request may be five minutes off: %i s old", async (seconds) => {
+  expect(await verifyWebhook(body, signed(secondsAgo(seconds)), secret)).toBeTruthy();
+});
+
+test("a secret of 24 bytes, the fewest that Standard Webhooks allows, is accepted", async () => {
+  const short = `whsec_${Buffer.alloc(24, 3).toString("base64")}`;
+  expect(await verifyWebhook(body, signed(new Date(), short), short)).toBeTruthy();
+});
+
 test("toleranceSeconds sets how old a request may be", async () => {
   const headers = signed(secondsAgo(360));
   expect(await verifyWebhook(body, headers, secret, { toleranceSeconds: 400 })).toBeTruthy();
@@ -108,6 +117,7 @@ test.for<[what: string, secrets: unknown, shown?: string]>([
   ["only the prefix", "whsec_"],
   ["invalid base64", "whsec_not base64!", "not base64!"],
   ["a truncated secret", secret.slice(0, 20), secret.slice(6, 20)],
+  ["a secret of 23 bytes", Buffer.alloc(23, 3).toString("base64")],
   ["an API key", "pp_live_0123456789abcdefghijABCDEFGHIJ01234567", "0123456789abcdefghij"],
 ])("invalid secrets are TypeErrors that do not contain the secret: %s", async ([, secrets, shown]) => {
   const failing = verifyWebhook(body, signed(), secrets as string);
