@@ -129,7 +129,7 @@ const proxies = z
 
 /** Parameters that the service sets on each connection itself: in the driver, the URL's value would take precedence. */
 const ownParameters =
-  /([?&])(?:application_name|client_encoding|statement_timeout|query_timeout|idle_in_transaction_session_timeout)=[^&]*(?=&|$)/g;
+  /([?&])(?:application_name|client_encoding|statement_timeout|query_timeout|idle_in_transaction_session_timeout)=[^&]*/g;
 
 /** Whether the URL lists several hosts, as libpq takes them: in their place, or in the parameter `host`. */
 const listsHosts = (text: string) =>

@@ -79,7 +79,6 @@ function observed(exporter: SpanExporter, { onLost, onFound }: CollectorEvents):
         done(result);
       });
     },
-    forceFlush: async () => exporter.forceFlush?.(),
     shutdown: () => exporter.shutdown(),
   };
 }

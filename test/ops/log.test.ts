@@ -12,6 +12,7 @@ import type { Logger } from "pino";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import { Failure } from "../../src/failures.ts";
 import { createLog } from "../../src/log.ts";
+import { stepLogLevel } from "../../src/log-level.ts";
 import { version } from "../../src/version.ts";
 import { exchange } from "../gateway/raw-http.ts";
 import { createDatabase, openPool, type TestDatabase } from "../harness/database.ts";
@@ -299,6 +300,22 @@ function written(write: (log: Logger) => void) {
     .split("\n")
     .map((line) => JSON.parse(line));
 }
+
+test("after the most verbose level a step returns to the configured one, and each step is written as a warning if that can be seen", () => {
+  const steps = written((log) => {
+    log.level = "fatal";
+    for (let step = 0; step < 7; step++) stepLogLevel(log, "fatal");
+  });
+  expect(steps.map(({ level, logLevel }) => `${level} ${logLevel}`)).toEqual([
+    "60 error",
+    "40 warn",
+    "40 info",
+    "40 debug",
+    "40 trace",
+    "40 fatal",
+    "60 error",
+  ]);
+});
 
 test("of an error whose message is for callers, the log has the reason", () => {
   const reason = Object.assign(new Error("canceling statement due to lock timeout"), { code: "55P03" });

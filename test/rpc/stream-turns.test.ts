@@ -96,6 +96,19 @@ test("a client that cancels streams before their turn now and then stays connect
   expect(destroy).not.toHaveBeenCalled();
 });
 
+test("a client that has cancelled next to nothing for an hour may cancel no more at once than any other", async () => {
+  vi.useFakeTimers({ toFake: ["performance"] });
+  onTestFinished(() => void vi.useRealTimers());
+  const { open } = eventServer();
+  const resetting = { destroyed: false, destroy: vi.fn() };
+  for (const count of [1, 250]) {
+    for (let opened = 0; opened < count; opened++) open(resetting, "taken back", true);
+    await setImmediate();
+    vi.advanceTimersByTime(3_600_000);
+  }
+  expect(resetting.destroy).toHaveBeenCalledWith(expect.any(Error), enhanceYourCalm);
+});
+
 test("at most 5000 streams wait, not counting those that were cancelled or whose connection has ended", async () => {
   const { taken, refused, open } = eventServer();
   const openMany = (session: object, url: string) => {

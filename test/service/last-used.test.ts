@@ -2,6 +2,7 @@ import { afterAll, describe, expect, test, vi } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import type { Caller } from "../../src/core/project.ts";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
+import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { openDatabase } from "../../src/storage/database.ts";
@@ -56,6 +57,17 @@ describe("a stopping process stores", () => {
     });
     await process.close();
     expect((await tokenWith(token))?.lastUsedAt).toBeDefined();
+  });
+
+  test("the last use of a suspended project's key, though its calls are refused", async () => {
+    const suspended = await service.createProject();
+    await service.client(ProjectService).suspendProject({ projectId: suspended.projectId });
+    const process = await service.startAnother();
+    expect((await merchant(process.httpUrl, suspended.liveKey).read("nothing")).status).toBe(403);
+    await process.close();
+    const { apiKeys } = await keys.listApiKeys({ projectId: suspended.projectId });
+    const used = apiKeys.filter(({ lastUsedAt }) => lastUsedAt !== undefined);
+    expect(used.map(({ environment }) => environment)).toEqual([Environment.LIVE]);
   });
 
   test("no use of a revoked key", async () => {

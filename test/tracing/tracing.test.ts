@@ -406,7 +406,7 @@ test("the span of a failed attempt says whether the endpoint refused or did not 
   });
   const { failed, attributes } = await spanOf(unanswered);
   expect([failed, attributes["error.type"]]).toEqual([true, "unanswered"]);
-  expect(attributes["http.response.status_code"]).toBeUndefined();
+  expect(attributes).not.toHaveProperty(["http.response.status_code"]);
 });
 
 test("a message without a plain match has spans of the statements that read and store", async () => {
@@ -475,6 +475,22 @@ test("no span contains a phone, a code, a merchant's text, a credential or a win
   for (const secret of [phone, code, body.destination, token, shop.liveKey, service.adminToken, "secret-"]) {
     expect(sent).not.toContain(secret);
   }
+});
+
+test("statements of periodic background work are not traced", async () => {
+  const isStatement = ({ attributes }: CollectedSpan) => "db.query.summary" in attributes;
+  await api.create();
+  await collector.spanWhere(isStatement);
+  expect(collector.spans.filter((span) => isStatement(span) && span.parentSpanId === "")).toEqual([]);
+});
+
+test("at the end the spans that are left are exported, each with the time at which its work ended", async () => {
+  const settings = { sampler: "always_on", samplerRatio: 1, scheduleDelayMs: 999_999 };
+  const tracing = openTracing(settings, { onLost() {}, onFound() {} });
+  const endedAt = Date.now() + 60_000;
+  tracing.begin("the last work", { kind: "internal" }).end(endedAt);
+  await tracing.close();
+  expect(collector.spans).toContainEqual(expect.objectContaining({ name: "the last work", endedAt }));
 });
 
 test("the headers and resource attributes of the standard variables are sent with the spans", () => {

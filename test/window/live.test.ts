@@ -60,6 +60,21 @@ test("a stream tells proxies to pass each event on at once, neither buffered nor
   expect(headers.get("cache-control")).toBe("no-store, no-transform");
 });
 
+test("streams that end together are not all opened again at the same moment", async () => {
+  const { url } = await createWindow(service, project);
+  const pauses = await Promise.all(
+    Array.from({ length: 5 }, async () => {
+      const { body } = await fetch(`${url}/events`);
+      const reader = body?.getReader();
+      const value = (await reader?.read())?.value;
+      await reader?.cancel();
+      return Number(/^retry: (\d+)\n\n/.exec(new TextDecoder().decode(value))?.[1]);
+    }),
+  );
+  expect(new Set(pauses).size).toBeGreaterThan(1);
+  for (const pause of pauses) expect(pause >= 1_000 && pause < 3_000).toBe(true);
+});
+
 test("opening a stream reads the window once, and once more when it is followed", async () => {
   // Not where streams of other tests may still be read for.
   const alone = await service.startAnother({ ROLES: "api" });
