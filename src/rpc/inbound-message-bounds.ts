@@ -123,7 +123,6 @@ function counted(body: AsyncIterable<Uint8Array>, maxBytes: number, enter: Enter
       const nextPiece = () => ({ done: false, value: pieces.shift() as Uint8Array });
       const look = (result: IteratorResult<Uint8Array>) => {
         if (result.done) {
-          leaveRoom();
           // Connect takes a stream that ends right behind a prefix for complete.
           if (envelopes.isCut) throw malformedMessage();
           return result;

@@ -78,6 +78,15 @@ test("after the client's half-close every message still gets its receipt, and th
   expect(await call.status).toEqual({ code: 0, message: "" });
 });
 
+test("a stream whose last request is empty ends with OK as any other", async () => {
+  const { call, send, receipts } = openStream();
+  await send(hello("before-nothing"));
+  await call.send(Buffer.of());
+  call.halfClose();
+  expect(await receipts(Number.POSITIVE_INFINITY)).toHaveLength(1);
+  expect(await call.status).toEqual({ code: 0, message: "" });
+});
+
 test("receipts arrive while the stream stays open, in the order of the messages across requests", async () => {
   const { send, receipts } = openStream();
   for (let round = 0; round < 50; round++) {
