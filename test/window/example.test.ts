@@ -238,11 +238,36 @@ test.for([
   await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
 });
 
+test("a session gets no phone from the webhook of another session's verification", async () => {
+  const begin = async () => {
+    const begun = await fetch(`${shop}/attempts`, { method: "POST", body: "{}" });
+    const { verification_url: url, verification_id: id } = (await begun.json()) as Record<string, string>;
+    return { url, id, headers: { cookie: begun.headers.get("set-cookie") ?? "" } };
+  };
+  const [waiting, verified] = [await begin(), await begin()];
+  const page = await (await fetch(verified.url ?? "")).text();
+  const [, text = ""] = /<textarea[^>]*>([^<]+)</.exec(page) ?? [];
+  const body = new URLSearchParams({ from: "010-1234-5678", text, carrier: "SKT" });
+  await fetch(`${verified.url}/messages`, { method: "POST", body, redirect: "manual" });
+  await expect.poll(() => lines.join("")).toContain(`webhook verification.verified for ${verified.id}`);
+  const phoneOf = async ({ headers }: typeof waiting) =>
+    ((await (await fetch(`${shop}/attempts/mine`, { headers })).json()) as { phone: string | null }).phone;
+  expect(await Promise.all([phoneOf(verified), phoneOf(waiting)])).toEqual(["01012345678", null]);
+});
+
 test("another session's result and a forged webhook are refused", async () => {
-  expect((await fetch(`${shop}/back?state=x&status=verified`, { redirect: "manual" })).status).toBe(400);
+  const begun = await fetch(`${shop}/attempts`, { method: "POST", body: "{}" });
+  const { state } = (await begun.json()) as { state: string };
+  const cookie = begun.headers.get("set-cookie") ?? "";
+  expect(cookie).toMatch(/^session=[\w-]+; HttpOnly; SameSite=Lax; Path=\/$/);
+  const back = async (query: string, headers = {}) =>
+    (await fetch(`${shop}/back?status=verified&state=${query}`, { redirect: "manual", headers })).status;
+  expect(await back(state, { cookie })).toBe(303);
+  expect(await back("another", { cookie })).toBe(400);
+  expect(await back(state)).toBe(400);
   const forged = {
     "webhook-id": "evt_1",
-    "webhook-timestamp": String(Date.now() / 1000),
+    "webhook-timestamp": String(Math.floor(Date.now() / 1000)),
     "webhook-signature": "v1,AAAA",
   };
   expect((await fetch(`${shop}/webhook`, { method: "POST", body: "{}", headers: forged })).status).toBe(401);
