@@ -331,17 +331,23 @@ describe("a number that has moved to the other environment", () => {
     expect(await send(left)).toMatchObject({ outcome: "VERIFIED", verificationId: left.id });
   });
 
-  test("is not moved while such a creation is still waiting in the database, however long ago the number was removed", async () => {
+  test.for([
+    "usage",
+    "verification",
+    "idempotency_record",
+    "live_code",
+  ])("is not moved while such a creation still waits for the table %s, however long ago the number was removed", async (table) => {
     const { projectId, liveKey, liveNumber: number } = await here.createProject();
     const numbers = here.client(DestinationNumberService);
     const holder = await service.db.connect();
     let created: Promise<Pending>;
     let moved: Promise<{ code: string }>;
     try {
-      await holder.query("BEGIN; LOCK TABLE live_code IN SHARE MODE");
+      await holder.query(`BEGIN; LOCK TABLE ${table} IN SHARE MODE`);
       created = createPending(merchant(there.httpUrl, liveKey));
       await untilWaiting(service.db, 1);
       await removeLongAgo(numbers, number);
+      const { rows: times } = await service.db.query("SELECT clock_timestamp()::text AS now");
       let isAnswered = false;
       moved = answerOf(() =>
         numbers.addDestinationNumber({ number, environment: Environment.TEST, projectId }),
@@ -351,7 +357,9 @@ describe("a number that has moved to the other environment", () => {
       const isWaiting = async () => {
         const { rows } = await service.db.query(
           `SELECT FROM pg_stat_activity
-           WHERE datname = current_database() AND application_name = 'phoneproof' AND query LIKE '%pg_locks%'`,
+           WHERE datname = current_database() AND application_name = 'phoneproof' AND query LIKE '%pg_locks%'
+             AND query_start > $1::timestamptz`,
+          [times[0].now],
         );
         return rows.length > 0;
       };

@@ -48,6 +48,7 @@ export function createDestinationNumberStore(
         const { at, sinceMs } = error.removal;
         if (sinceMs < settlingMs) await pause(settlingMs - sinceMs, signal);
         await untilCreationsEnd(signal);
+        signal?.throwIfAborted();
         return add(number, environment, projectId, signal, at);
       }
       if (error instanceof StillPending) return "pending";
@@ -135,12 +136,17 @@ async function pause(milliseconds: number, signal?: AbortSignal): Promise<void> 
   signal?.throwIfAborted();
 }
 
-/** The transactions that create verifications, or change their codes: they lock the table from the start of their statement on. */
+/**
+ * The transactions that write to the tables that a creation writes to. Its statement first locks them all, one after the other: if
+ * another transaction holds up one of these locks, it has, or waits for, at least one.
+ */
 async function creationsUnderWay({ prisma }: PrismaDatabase): Promise<Set<string>> {
   const rows = await prisma.$queryRaw<{ id: string }[]>`
     SELECT virtualtransaction AS id FROM pg_locks
     WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database())
-      AND relation = 'live_code'::regclass AND mode = 'RowExclusiveLock'`;
+      AND relation IN (
+        'usage'::regclass, 'verification'::regclass, 'idempotency_record'::regclass, 'live_code'::regclass
+      ) AND mode = 'RowExclusiveLock'`;
   return new Set(rows.map(({ id }) => id));
 }
 
