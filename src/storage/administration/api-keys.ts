@@ -117,9 +117,10 @@ async function countActive(
 async function insert(transaction: Transaction, key: NewApiKey): Promise<ApiKey> {
   const id = newId();
   await transaction.$executeRaw`
-    INSERT INTO api_key (id, project_id, environment, name, digest, ending, expires_at)
+    INSERT INTO api_key (id, project_id, environment, name, digest, ending, created_at, expires_at)
     VALUES (
       ${id}::uuid, ${key.projectId}::uuid, ${key.environment}::environment, ${key.name}, ${key.digest}, ${key.ending},
+      date_trunc('milliseconds', statement_timestamp()),
       date_trunc('milliseconds', statement_timestamp()) + make_interval(secs => ${key.expiresInSeconds}::float8)
     )`;
   return apiKeyOf(await transaction.apiKey.findUniqueOrThrow({ where: { id } }));
