@@ -136,6 +136,19 @@ describe("a change that waits while another administrator ends a key", () => {
     for (let made = 1; made < 5; made++) await newKey(key.projectId);
     expect(await whileEnding(key, () => another(key.projectId))).toBe("ok");
   });
+
+  test("makes a key that lasts for as long as was asked", async () => {
+    const key = await newKey(await newProject());
+    const { projectId, environment } = key;
+    await whileEnding(key, async () => {
+      const made = await keys.createApiKey({ projectId, environment, expiresIn: { seconds: 60n } });
+      return made.apiKey?.id ?? "";
+    });
+    const { apiKeys } = await keys.listApiKeys({ projectId });
+    const { createdAt, expiresAt } = apiKeys.at(-1) ?? {};
+    if (createdAt === undefined || expiresAt === undefined) throw new Error("no key with an expiry was made");
+    expect(timestampMs(expiresAt) - timestampMs(createdAt)).toBe(60_000);
+  });
 });
 
 describe("an API key", () => {
