@@ -23,9 +23,11 @@ import {
   Carrier,
   CreateVerificationResponseSchema,
   Environment,
+  GetVerificationResponseSchema,
   type Verification,
   VerificationMode,
   VerificationSchema,
+  VerificationService,
   VerificationStatus,
 } from "../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { smsTextOf } from "./requests.ts";
@@ -109,7 +111,13 @@ function grpcServer(): FastifyInstance<http2.Http2Server> {
     },
   });
   server.register(fastifyConnectPlugin, {
-    routes: (router) => router.service(InboundMessageService, { streamInboundMessages: answerAtOnce }),
+    routes: (router) => {
+      router.service(InboundMessageService, { streamInboundMessages: answerAtOnce });
+      router.service(VerificationService, {
+        createVerification: async () => created,
+        getVerification: async () => create(GetVerificationResponseSchema, { verification: pending }),
+      });
+    },
   });
   return server;
 }

@@ -21,6 +21,7 @@ export type ArmName =
   | "service"
   | "database"
   | "peer"
+  | "REST"
   | `tracing ${"off" | "on"}`
   | `${number} process${"" | "es"}`;
 
