@@ -5,7 +5,7 @@ import { create, toBinary } from "@bufbuild/protobuf";
 import { timestampFromMs } from "@bufbuild/protobuf/wkt";
 import { defaultSmsTemplate, renderSmsText } from "../src/core/sms-text.ts";
 import { StreamInboundMessagesRequestSchema } from "../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
-import { type EncodedGroup, frameHeadBytes } from "./stream-load.ts";
+import { type EncodedGroup, framed } from "./stream-load.ts";
 
 export const projectName = "Bench";
 export const parentOrigin = "https://shop.example";
@@ -80,11 +80,7 @@ export function encodeMessages(messages: readonly InboundSms[], groupSize: numbe
     const request = create(schema, {
       messages: group.map((message) => ({ ...message, carrier: "SKT", receivedAt })),
     });
-    const body = toBinary(schema, request);
-    const frame = Buffer.alloc(frameHeadBytes + body.length);
-    frame.writeUInt32BE(body.length, 1);
-    frame.set(body, frameHeadBytes);
-    groups.push({ frame, messages: group.length });
+    groups.push({ frame: framed(toBinary(schema, request)), messages: group.length });
   }
   return groups;
 }

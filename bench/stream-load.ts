@@ -13,7 +13,15 @@ export interface EncodedGroup {
   readonly messages: number;
 }
 
-export const frameHeadBytes = 5;
+const frameHeadBytes = 5;
+
+/** A gRPC message with its flag byte and length in front. */
+export function framed(message: Uint8Array): Uint8Array {
+  const frame = Buffer.alloc(frameHeadBytes + message.length);
+  frame.writeUInt32BE(message.length, 1);
+  frame.set(message, frameHeadBytes);
+  return frame;
+}
 
 export interface StreamRound {
   readonly next: () => EncodedGroup | undefined;

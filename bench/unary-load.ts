@@ -2,14 +2,13 @@
 
 import http2 from "node:http2";
 import { type LoadResult, Tally } from "./load.ts";
+import { framed } from "./stream-load.ts";
 
 export interface UnaryRound {
   /** The message of the next call. */
   readonly next: () => Uint8Array;
   readonly milliseconds: number;
 }
-
-const frameHeadBytes = 5;
 
 /** Keeps a number of calls in progress, each on its connection in turn. */
 export class UnaryLoad {
@@ -86,12 +85,4 @@ export class UnaryLoad {
       call.end(frame);
     });
   }
-}
-
-/** A gRPC message: a flag byte and a length of four bytes in front. */
-function framed(message: Uint8Array): Uint8Array {
-  const frame = Buffer.alloc(frameHeadBytes + message.length);
-  frame.writeUInt32BE(message.length, 1);
-  frame.set(message, frameHeadBytes);
-  return frame;
 }
