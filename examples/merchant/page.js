@@ -7,6 +7,11 @@ let current = null;
 /** The popup that was opened last. */
 let lastPopup = null;
 
+/** The next question to the shop about the current attempt. */
+let nextQuestion = null;
+
+const cannotStart = "The verification cannot be started at the moment. Try again in a minute.";
+
 document.querySelector("#popup").addEventListener("click", async () => {
   // Opened immediately, within the click: browsers block popups that are opened later.
   // Another one each time: Firefox would leave a popup that is still open behind this page.
@@ -63,10 +68,10 @@ async function begin(style) {
     current = await answer.json();
     return current;
   }
-  tell("The verification cannot be started at the moment. Try again in a minute.");
+  tell(cannotStart);
   // The one before may still be finished, on the phone.
   current = before;
-  if (before !== null) setTimeout(confirm, 3_000, before);
+  if (before !== null) confirm(before);
   return null;
 }
 
@@ -84,9 +89,10 @@ async function confirm(attempt) {
   const isOver = status !== undefined && status !== "pending";
   if (isOver) tell(phone ? `Verified: ${phone}` : `Not verified: ${status}`);
   else if (attempt === null) tell("The result is not known yet. Reload this page in a minute.");
-  else if (status === undefined) tell("The result cannot be read at the moment. Trying again.");
+  else if (status === undefined) tellUnlessFailed("The result cannot be read at the moment. Trying again.");
   else offer(attempt.verification_url);
-  if (attempt !== null && !isOver) setTimeout(confirm, 3_000, attempt);
+  clearTimeout(nextQuestion);
+  if (attempt !== null && !isOver) nextQuestion = setTimeout(confirm, 3_000, attempt);
 }
 
 function offer(url) {
@@ -94,7 +100,13 @@ function offer(url) {
   if (result.querySelector("a") !== null) return;
   const link = document.createElement("a");
   Object.assign(link, { href: url, target: "_blank", textContent: "Open the window again" });
-  result.replaceChildren("Not verified yet. ", link);
+  tellUnlessFailed("Not verified yet.");
+  result.append(" ", link);
+}
+
+/** That the next attempt could not be started stays on the page while the one before goes on. */
+function tellUnlessFailed(text) {
+  if (result.textContent !== cannotStart) tell(text);
 }
 
 function tell(text) {
