@@ -401,7 +401,7 @@ test("the pages of the numbers are the whole list of the filter, and their token
   const numbers = service.client(DestinationNumberService);
   const environment = Environment.LIVE;
   for (let made = 0; made < 4; made++) {
-    const number = `02000${String(70 + made).padStart(5, "0")}`;
+    const number = `02030000${70 + made}`;
     await numbers.addDestinationNumber({ number, environment, projectId });
   }
   const filter = { projectId, environment };
