@@ -24,6 +24,7 @@ import { services } from "./methods.ts";
 import { reflectionRoutes } from "./reflection-service.ts";
 import { withClientFaultErrors } from "./standard-refusals.ts";
 import { statisticsRoutes } from "./statistics-service.ts";
+import { answeringUnaryCalls, type UnaryOptions } from "./unary-calls.ts";
 import { chargeUnreadableCalls } from "./unreadable-calls.ts";
 
 /** One request of an inbound message stream: a thousand messages of two thousand characters. */
@@ -59,10 +60,12 @@ export function admittedRoutes(
     readonly admission: Admission;
     readonly log: Logger;
     readonly observer: RpcObserver;
+    /** Those that the router has been created with. */
+    readonly unaryOptions: UnaryOptions;
   },
 ): void {
   const { verifications, takeMessages, getStatistics, administrationAs, admission, log, observer } = parts;
-  const naming = namingFields(router);
+  const naming = namingFields(answeringUnaryCalls(router, parts.unaryOptions));
   naming.service(VerificationService, {
     createVerification: (request, context) => verifications.createVerification(request, callOf(context)),
     getVerification: (request, context) => verifications.getVerification(request, callOf(context)),

@@ -2,6 +2,7 @@ import http2 from "node:http2";
 import type { SecureContextOptions, Server as TlsServer } from "node:tls";
 import { createContextValues } from "@connectrpc/connect";
 import { fastifyConnectPlugin } from "@connectrpc/connect-fastify";
+import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
 import fastify, { type FastifyInstance } from "fastify";
 import type { Logger } from "pino";
 import type { Admission } from "../admission/admission.ts";
@@ -160,6 +161,7 @@ export function createRpcServer(parts: {
     grpcWeb: false,
     jsonOptions: strictJson,
     readMaxBytes: maxMessageBytes,
+    acceptCompression: [compressionGzip, compressionBrotli],
     shutdownSignal: shutdown.signal,
     contextValues: (request: Arrival) => {
       const raw = request.raw as unknown as http2.Http2ServerRequest;
@@ -170,11 +172,14 @@ export function createRpcServer(parts: {
     },
   };
   server.register(fastifyConnectPlugin, { ...common, routes: (router) => standardRoutes(router, isReady) });
-  server.register(fastifyConnectPlugin, {
+  const admitted = {
     ...common,
     requestGate: tracing ? tracedGate(tracing, gate) : gate,
     interceptors: tracing ? [tracingInterceptor(tracing), admitting] : [admitting],
-    routes: (router) => admittedRoutes(router, parts),
+  };
+  server.register(fastifyConnectPlugin, {
+    ...admitted,
+    routes: (router) => admittedRoutes(router, { ...parts, unaryOptions: admitted }),
   });
 
   return {
