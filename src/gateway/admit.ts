@@ -18,7 +18,7 @@ declare module "fastify" {
   interface FastifyRequest {
     /** Set once the call has passed authentication and rate limit: from here on its failures may be charged. */
     call: Call | undefined;
-    /** The caller of a call that was refused because its project is suspended, or by its rate limit. */
+    /** The caller of a call that was refused although its credential is valid: for its project, its scope or its rate limit. */
     refusedCaller: Caller | undefined;
     /** When its credential was checked, and at which revision of the directory. */
     look: CredentialCheck | undefined;
@@ -44,8 +44,10 @@ export function admitting(
     const refused = (thrown: unknown) => done(asFailure(thrown));
     request.look = admission.checkpoint();
     identify(admission, request, clientAddress(request), refused, (caller) => {
-      if (caller.kind === "service") refused(new Failure("insufficient_scope"));
-      else consumeRateLimit(admission, bucket, caller, reply, refused, () => done());
+      if (caller.kind === "service") {
+        request.refusedCaller = caller;
+        refused(new Failure("insufficient_scope"));
+      } else consumeRateLimit(admission, bucket, caller, reply, refused, () => done());
     });
   };
 }
@@ -101,8 +103,10 @@ export function answerUnknownRoute(
   };
   request.look = admission.checkpoint();
   identify(admission, request, clientAddress(request), unidentified, (caller) => {
-    if (caller.kind === "service") unknown();
-    else {
+    if (caller.kind === "service") {
+      request.refusedCaller = caller;
+      unknown();
+    } else {
       const refused = (thrown: unknown) => fail(asFailure(thrown), request, reply);
       consumeRateLimit(admission, "read", caller, reply, refused, unknown);
     }

@@ -1,7 +1,7 @@
 import type { FastifyReply, FastifyRequest } from "fastify";
 import { type DestinationStream, type Logger, symbols } from "pino";
+import { callerFields } from "../admission/caller-fields.ts";
 import { refusalReason } from "../admission/refusal-reason.ts";
-import { encodeId } from "../core/ids.ts";
 import type { Caller } from "../core/project.ts";
 import type { Failure } from "../failures.ts";
 import { sentStatus } from "./answered-request.ts";
@@ -24,7 +24,7 @@ export function logRequest(
   const durationMs = Math.round((performance.now() - startedAt) * 1000) / 1000;
   const route = routeOptions.url === undefined ? "" : `,"route":${quoted(routeOptions.url)}`;
   const known = request.call?.caller ?? request.refusedCaller;
-  const caller = known === undefined ? "" : callerFields(known);
+  const caller = known === undefined ? "" : knownCallerFields(known);
   const verificationId = request.call?.verificationId;
   const verification = verificationId === undefined ? "" : `,"verificationId":"${verificationId}"`;
   const code = failureCode === undefined ? "" : `,"code":"${failureCode}"${reasonFields(failure)}`;
@@ -58,15 +58,9 @@ function quoted(text: string): string {
 /** The directory returns the same object for a caller until it hears of a change. */
 const knownCallers = new WeakMap<Caller, string>();
 
-/** Names the key, so that what a leaked one was used for can be found out. */
-function callerFields(caller: Caller): string {
-  if (caller.kind !== "merchant") return "";
-  let text = knownCallers.get(caller);
-  if (text === undefined) {
-    const { project, apiKeyId, environment } = caller;
-    text = `,"projectId":"${encodeId("prj_", project.id)}","apiKeyId":"${encodeId("key_", apiKeyId)}","environment":"${environment}"`;
-    knownCallers.set(caller, text);
-  }
+function knownCallerFields(caller: Caller): string {
+  const text = knownCallers.get(caller) ?? `,${JSON.stringify(callerFields(caller)).slice(1, -1)}`;
+  knownCallers.set(caller, text);
   return text;
 }
 

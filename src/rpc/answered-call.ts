@@ -2,10 +2,10 @@
 
 import type { DescMethod } from "@bufbuild/protobuf";
 import type { Logger } from "pino";
+import { callerFields } from "../admission/caller-fields.ts";
 import { refusalReason } from "../admission/refusal-reason.ts";
 import type { AnsweredRpc } from "../core/answered-call.ts";
 import type { Call } from "../core/call.ts";
-import { encodeId } from "../core/ids.ts";
 import type { Caller } from "../core/project.ts";
 import type { Failure } from "../failures.ts";
 
@@ -37,7 +37,7 @@ export function noteAnswer(
   const elapsedMs = performance.now() - call.startedAt;
   const durationMs = Math.round(elapsedMs * 10) / 10;
   const line = {
-    ...{ requestId, method, code, durationMs, ...callerFields(caller) },
+    ...{ requestId, method, code, durationMs, ...(caller && callerFields(caller)) },
     ...(call.verificationId === undefined ? {} : { verificationId: call.verificationId }),
     ...refusalReason(failure, (field) => call.method.input.fields.some(({ name }) => name === field)),
   };
@@ -51,15 +51,4 @@ export function noteAnswer(
     failureCode: failure?.code,
     seconds: elapsedMs / 1_000,
   });
-}
-
-/** Who called, for the log: a merchant's project and which of its keys, or which service token. */
-function callerFields(caller: Caller | undefined) {
-  if (caller === undefined) return {};
-  if (caller.kind === "merchant") {
-    const { project, apiKeyId, environment } = caller;
-    return { projectId: encodeId("prj_", project.id), apiKeyId: encodeId("key_", apiKeyId), environment };
-  }
-  const { tokenId, scope, source } = caller;
-  return { tokenId: tokenId === null ? "installation" : encodeId("tok_", tokenId), scope, source };
 }

@@ -64,6 +64,13 @@ const testKeyId = apiKeys.find(({ environment }) => environment === Environment.
 /** The fields that identify the caller, down to the key. */
 const caller = { projectId, apiKeyId: testKeyId, environment: "test" };
 
+const { serviceToken, secret: tokenSecret } = await service
+  .client(ServiceTokenService)
+  .createServiceToken({ scope: ServiceTokenScope.INGEST, source: "gateway-1" });
+
+/** The fields that identify a service token. */
+const token = { tokenId: serviceToken?.id, scope: "ingest", source: "gateway-1" };
+
 const route = "/v1/verifications/:verification_id";
 const unknownKey = newCredential("live");
 
@@ -125,9 +132,25 @@ test.for<{ name: string; call: () => ReturnType<typeof shop.read>; line: Line }>
     name: "a call with a service token",
     call: () =>
       shop.call("GET", "/v1/verifications/x", {
+        headers: { authorization: `Bearer ${tokenSecret}` },
+      }),
+    line: { method: "GET", route, status: 403, code: "insufficient_scope", ...token },
+  },
+  {
+    name: "a call of an unknown route with a service token",
+    call: () => shop.call("GET", "/secret-path", { headers: { authorization: `Bearer ${tokenSecret}` } }),
+    line: { method: "GET", status: 404, code: "route_not_found", ...token },
+  },
+  {
+    name: "a call with the installation's admin token",
+    call: () =>
+      shop.call("GET", "/v1/verifications/x", {
         headers: { authorization: `Bearer ${service.adminToken}` },
       }),
-    line: { method: "GET", route, status: 403, code: "insufficient_scope" },
+    line: {
+      ...{ method: "GET", route, status: 403, code: "insufficient_scope" },
+      ...{ tokenId: "installation", scope: "admin", source: "cli" },
+    },
   },
   {
     name: "an unknown route",
