@@ -167,6 +167,10 @@ const databaseUrl = z
         .every((schema) => /^(public)?$/.test(schema)),
     "must not have the parameter schema, which only Prisma's command knows: leave it out, or choose a schema with options=-c%20search_path%3DNAME",
   )
+  .refine(
+    (text) => !URL.parse(text)?.searchParams.getAll("sslrootcert").includes("system"),
+    "must not have sslrootcert=system, which the driver takes for a file's name: leave it out for a public authority, and set NODE_OPTIONS=--use-system-ca to trust those of this machine, too",
+  )
   .transform((text) =>
     // The driver already verifies in full for each of these modes, and prints a nine-line warning on standard error
     // that a later version will not.

@@ -496,6 +496,16 @@ test.for<[string, string, string]>([
     "postgres://db.example/phoneproof?schema=public&schema=own",
     "must not have the parameter schema",
   ],
+  [
+    "DATABASE_URL",
+    "postgres://db.example/phoneproof?sslmode=verify-full&sslrootcert=system",
+    "must not have sslrootcert=system",
+  ],
+  [
+    "DATABASE_NOTICES_URL",
+    "postgres://db.example/phoneproof?sslrootcert=system",
+    "must not have sslrootcert=system",
+  ],
   ["DATABASE_NOTICES_URL", "postgres://db.example/phoneproof", "must be set together with DATABASE_URL"],
   ["REDIS_URL", "redis://us%er:word@redis.example", "must be a URL such as redis://"],
   ["REDIS_URL", "redis://user:w%rd@redis.example", "must be a URL such as redis://"],
