@@ -27,18 +27,26 @@ export async function historyOf(
   verificationId: string,
 ): Promise<HistoryWithDeliveries | CliError | null> {
   try {
-    const { history } = await client.call(VerificationHistoryService.method.getVerificationHistory, {
-      verificationId,
-    });
+    const history = await readHistory(client, verificationId);
     const { deliveries } = await client.call(WebhookService.method.listWebhookDeliveries, { verificationId });
-    return { history: requirePart(history, "a history"), deliveries };
+    return { history, deliveries };
   } catch (error) {
     if (!(error instanceof CliError)) throw error;
-    if (error.code === "unimplemented") {
-      const { requestId } = error;
-      return client.olderService("has no histories of verifications", { requestId, cause: error });
-    }
     return error.code === "insufficient_scope" ? null : error;
+  }
+}
+
+async function readHistory(client: ServiceClient, verificationId: string): Promise<VerificationHistory> {
+  try {
+    const { getVerificationHistory } = VerificationHistoryService.method;
+    const { history } = await client.call(getVerificationHistory, { verificationId });
+    return requirePart(history, "a history");
+  } catch (error) {
+    if (!(error instanceof CliError) || error.code !== "unimplemented") throw error;
+    // A service without the call says so to everybody. Whether the token could read a history tells the other call that one takes.
+    await client.call(WebhookService.method.listWebhookDeliveries, { verificationId });
+    const { requestId } = error;
+    throw client.olderService("has no histories of verifications", { requestId, cause: error });
   }
 }
 

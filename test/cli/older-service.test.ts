@@ -1,4 +1,5 @@
 import { create, toBinary } from "@bufbuild/protobuf";
+import { status } from "@grpc/grpc-js";
 import { expect, test } from "vitest";
 import {
   CreateServiceTokenResponseSchema,
@@ -9,7 +10,7 @@ import {
   VerificationStatus,
 } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { run } from "./command.ts";
-import { type GrpcPeer, startVersion, unknownMethodRequestId } from "./grpc-peer.ts";
+import { type GrpcPeer, refusalHeaders, startVersion, unknownMethodRequestId } from "./grpc-peer.ts";
 
 const towardsPeer = ({ address }: GrpcPeer) => ({ PHONEPROOF_ADDRESS: address, PHONEPROOF_TOKEN: "x" });
 const older = (what: string) =>
@@ -45,16 +46,21 @@ test.for([
   );
 });
 
+const verification = { id: "vrf_01kaex4mpyf2xbtyt1s6vdr4e9", status: VerificationStatus.PENDING };
+const getVerification = {
+  "phoneproof.v1.VerificationService/GetVerification": toBinary(
+    GetVerificationResponseSchema,
+    create(GetVerificationResponseSchema, { verification }),
+  ),
+};
+const showCommand = ["verification", "show", verification.id, "--json"];
+
 test("a service older than histories shows its verifications, and is named", async () => {
-  const verification = { id: "vrf_01kaex4mpyf2xbtyt1s6vdr4e9", status: VerificationStatus.PENDING };
-  const found = create(GetVerificationResponseSchema, { verification });
   const peer = await startVersion({
-    "phoneproof.v1.VerificationService/GetVerification": toBinary(GetVerificationResponseSchema, found),
+    ...getVerification,
+    "phoneproof.v1.WebhookService/ListWebhookDeliveries": new Uint8Array(),
   });
-  const { code, stdout, stderr } = await run(
-    ["verification", "show", verification.id, "--json"],
-    towardsPeer(peer),
-  );
+  const { code, stdout, stderr } = await run(showCommand, towardsPeer(peer));
   expect({ code, shown: JSON.parse(stdout), said: JSON.parse(stderr) }).toMatchObject({
     code: 0,
     shown: { id: verification.id, status: "pending", history: null },
@@ -66,4 +72,17 @@ test("a service older than histories shows its verifications, and is named", asy
       },
     },
   });
+});
+
+test("a service older than histories is not named to a token that could not read one", async () => {
+  const peer = await startVersion({
+    ...getVerification,
+    "phoneproof.v1.WebhookService/ListWebhookDeliveries": refusalHeaders(
+      status.PERMISSION_DENIED,
+      "insufficient_scope",
+    ),
+  });
+  const { code, stdout, stderr } = await run(showCommand, towardsPeer(peer));
+  expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
+  expect(JSON.parse(stdout)).toMatchObject({ id: verification.id, status: "pending", history: null });
 });

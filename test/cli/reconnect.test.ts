@@ -1,28 +1,15 @@
 /** Which errors are retried, and which are permanent. */
 
-import { create, toBinary } from "@bufbuild/protobuf";
-import { BinaryWriter } from "@bufbuild/protobuf/wire";
-import { AnySchema, anyPack } from "@bufbuild/protobuf/wkt";
 import { Metadata, type ServiceError, status } from "@grpc/grpc-js";
 import { expect, test } from "vitest";
 import { isPermanent, pauseMs } from "../../src/cli/reconnect.ts";
 import { failureCodes } from "../../src/failures.ts";
-import { ErrorDetailSchema } from "../../src/gen/proto/phoneproof/v1/error_pb.ts";
+import { statusDetails } from "./grpc-peer.ts";
 
 /** An error of a call as grpc-js reports it; with `code`, a failure that the service returned. */
 function errorOf(grpcCode: status, code?: string): ServiceError {
   const metadata = new Metadata();
-  if (code !== undefined) {
-    const detail = anyPack(ErrorDetailSchema, create(ErrorDetailSchema, { code }));
-    // google.rpc.Status: 1 code, 2 message, 3 details.
-    const bytes = new BinaryWriter()
-      .tag(1, 0)
-      .int32(grpcCode)
-      .tag(3, 2)
-      .bytes(toBinary(AnySchema, detail))
-      .finish();
-    metadata.set("grpc-status-details-bin", Buffer.from(bytes));
-  }
+  if (code !== undefined) metadata.set("grpc-status-details-bin", statusDetails(grpcCode, code));
   return Object.assign(new Error("failed"), { code: grpcCode, details: "failed", metadata });
 }
 
