@@ -2,6 +2,7 @@
 
 import { type ApiKey, ApiKeyService } from "../gen/proto/phoneproof/v1/api_key_pb.ts";
 import { requirePart } from "./cli-error.ts";
+import { noteCreated } from "./closed-output.ts";
 import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { durationSeconds, environmentOption, nonEmpty } from "./option-values.ts";
@@ -46,6 +47,7 @@ export function addApiKeyCommands(program: CliCommand): void {
           expiresIn: expiresIn === undefined ? undefined : { seconds: BigInt(expiresIn) },
         });
         const key = requirePart(apiKey, "a key");
+        noteCreated("key", key.id);
         session.answer({ ...apiKeyJson(key), key: secret }, () => secretText(key, secret));
       },
     );
@@ -83,6 +85,7 @@ export function addApiKeyCommands(program: CliCommand): void {
       });
       const key = requirePart(apiKey, "a key");
       const old = requirePart(replaced, "the old key");
+      noteCreated("key", key.id);
       session.answer({ ...apiKeyJson(key), key: secret, replaced: apiKeyJson(old) }, () =>
         [
           secretText(key, secret),

@@ -24,6 +24,12 @@ export function onClosedOutput(text: () => string): void {
   consequence = text;
 }
 
+/** For a command that has created a key or a token, whose secret only its output has. */
+export function noteCreated(kind: "key" | "token", id: string): void {
+  consequence = () =>
+    `${id} was created, but its secret is lost: revoke it with phoneproof ${kind} revoke ${id}`;
+}
+
 /** The error to exit with; undefined if the command ends quietly. */
 export function outputError({ code, message }: NodeJS.ErrnoException): CliError | undefined {
   const isClosed = code === "EPIPE";

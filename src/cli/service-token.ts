@@ -3,6 +3,7 @@
 import { Option } from "commander";
 import { type ServiceToken, ServiceTokenService } from "../gen/proto/phoneproof/v1/service_token_pb.ts";
 import { report, requirePart } from "./cli-error.ts";
+import { noteCreated } from "./closed-output.ts";
 import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { environmentOption, nonEmpty, several } from "./option-values.ts";
@@ -80,6 +81,7 @@ export function addServiceTokenCommands(program: CliCommand): void {
         },
       );
       const token = requirePart(serviceToken, "a token");
+      noteCreated("token", token.id);
       session.answer({ ...tokenJson(token), token: secret }, () =>
         [
           fields([...tokenEntries(token).filter(([label]) => !ofAnOldToken.has(label)), ["token", secret]]),
