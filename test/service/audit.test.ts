@@ -202,6 +202,21 @@ describe("an administrative action writes one audit log entry", { shuffle: false
   });
 });
 
+test("each setting of a webhook writes an entry, because it shows the secret, even if nothing changes", async () => {
+  const webhooks = service.client(WebhookService);
+  const { project } = await service.client(ProjectService).createProject({ name: "Set twice" });
+  const place = { projectId: project?.id ?? "", environment, url: "http://127.0.0.1:9/again" };
+  const answers: object[] = [];
+  const entries = await written(async () => {
+    answers.push(await webhooks.setWebhook(place), await webhooks.setWebhook(place));
+  });
+  expect(answers[1]).toEqual(answers[0]);
+  expect(entries.map(({ action, subject }) => [action, subject])).toEqual([
+    ["webhook.set", expect.stringMatching(/^whk_/)],
+    ["webhook.set", entries[0]?.subject],
+  ]);
+});
+
 describe("no audit log entry is written", () => {
   test("for reads", async () => {
     expect(
