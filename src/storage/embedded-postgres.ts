@@ -59,8 +59,6 @@ export interface EmbeddedPostgresOptions {
   readonly dataDir: string;
   /** Server settings by name, over the defaults. */
   readonly settings?: Record<string, string>;
-  /** Called with each line of the server's log, which is also in `postgres.log`. */
-  readonly onLog?: (line: string) => void;
   /** Aborts the start, however long initialisation or recovery takes. */
   readonly signal?: AbortSignal;
   /** "tcp" listens on a free port of 127.0.0.1 even where a socket would do. */
@@ -88,7 +86,7 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
     const foreignPid = await stopOrphan(cluster, clusterName);
     await chownTree(launch.owner, cluster);
 
-    const log = await openLog(path.join(dataDir, "postgres.log"), options.onLog);
+    const log = await openLog(path.join(dataDir, "postgres.log"));
     const startAt = (endpoint: Endpoint, strangerPid: number | undefined, signal?: AbortSignal) => {
       const settings = { ...serverSettings(clusterName, endpoint), ...options.settings };
       return startServer({ postgres, launch, cluster, settings, foreignPid: strangerPid, log, signal });

@@ -26,7 +26,7 @@ export interface ServerLog {
  * Opens the log file and keeps it within bounds: the server appends, so the file can be truncated while the server writes to
  * it.
  */
-export async function openLog(file: string, onLog: ((line: string) => void) | undefined): Promise<ServerLog> {
+export async function openLog(file: string): Promise<ServerLog> {
   const rotate = async () => {
     const { size, uid } = await stat(file);
     if (size <= maxLogBytes) return;
@@ -45,32 +45,18 @@ export async function openLog(file: string, onLog: ((line: string) => void) | un
     const { bytesRead } = await handle.read(buffer, 0, buffer.length, offset);
     return buffer.toString("utf8", 0, bytesRead);
   };
-
-  let position = await size();
-  const passOn = async () => {
-    if (onLog === undefined) return;
-    const end = await size();
-    if (end < position) position = 0;
-    const text = await since(position);
-    const whole = text.slice(0, text.lastIndexOf("\n") + 1);
-    position += Buffer.byteLength(whole);
-    for (const line of whole.split("\n")) if (line !== "") onLog(line);
-  };
-  // Tasks run one at a time, the last one after the server has ended.
-  let turn = Promise.resolve();
-  const queue = (task: () => Promise<void>) => {
-    turn = turn.then(task).catch(() => undefined);
-    return turn;
-  };
-  const timers = [setInterval(() => queue(rotate), 60_000), setInterval(() => queue(passOn), 500)];
-  for (const timer of timers) timer.unref();
+  // One at a time, and none once the file is closed.
+  let rotated = Promise.resolve();
+  const timer = setInterval(() => {
+    rotated = rotated.then(rotate).catch(() => undefined);
+  }, 60_000).unref();
   return {
     fd: handle.fd,
     size,
     since,
     close: async () => {
-      timers.forEach(clearInterval);
-      await queue(passOn);
+      clearInterval(timer);
+      await rotated;
       await handle.close();
     },
   };
