@@ -105,7 +105,6 @@ function counted(body: AsyncIterable<Uint8Array>, maxBytes: number, enter: Enter
       const chunks = body[Symbol.asyncIterator]();
       const envelopes = new Envelopes(maxBytes);
       let refused: { refusal: unknown; from: number } | undefined;
-      let over = false;
       /** Of the incomplete request: its ordinal, how long its rest was waited for, and how to release its room. */
       let awaited = 0;
       let waitedMs = 0;
@@ -146,7 +145,6 @@ function counted(body: AsyncIterable<Uint8Array>, maxBytes: number, enter: Enter
           waitedMs = 0;
           const { unfinished } = envelopes;
           if (unfinished > unreservedBytes) leave = await enter(unfinished);
-          if (over) leaveRoom();
         }
         const startedAt = performance.now();
         let timer: NodeJS.Timeout | undefined;
@@ -176,7 +174,6 @@ function counted(body: AsyncIterable<Uint8Array>, maxBytes: number, enter: Enter
           return envelopes.unfinished > 0 ? rest() : chunks.next().then(look);
         },
         return: async () => {
-          over = true;
           leaveRoom();
           return (await chunks.return?.()) ?? { done: true, value: undefined };
         },
