@@ -306,15 +306,21 @@ test("a call beyond the rate limit is refused before its message arrives, and is
   expect(usageOf(await shop.read("vrf_none"))).toBe("3/unlimited");
 });
 
-test("a call beyond the usage limit is refused for that, even if its message is unreadable", async () => {
+test.for([
+  { what: "is unreadable", messages: [broken], within: malformed },
+  { what: "is missing, which gRPC has a refusal of its own for", messages: [], within: unimplemented },
+])("a call beyond the usage limit is refused for that, even if its message $what", async ({
+  messages,
+  within,
+}) => {
   const { liveKey } = await service.createProject({ usageLimit: 1n });
   const ask = async () => {
     const call = open(liveKey);
-    void call.send(broken);
+    for (const message of messages) void call.send(message);
     call.halfClose();
     return toldOf(call);
   };
-  expect(await ask()).toMatchObject({ ...malformed, usage: "1/1" });
+  expect(await ask()).toMatchObject({ ...within, usage: "1/1" });
   const beyond = await ask();
   expect(beyond).toMatchObject({
     status: Code.ResourceExhausted,
