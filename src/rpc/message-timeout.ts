@@ -21,9 +21,9 @@ export const messageTimeoutSignal = (request: Http2ServerRequest) => signals.get
 
 /**
  * Limits the time for the message to arrive: sent in part, it would hold its stream for ever. Once the call is refused,
- * the stream ends, even if its client has not ended its side. If a response has begun, or nobody reads the message, the
- * stream is closed without a refusal. If the call's own deadline passes before anybody reads the message, the call is
- * refused as soon as somebody does.
+ * the stream ends, even if its client has not ended its side. If nobody reads the message, the stream is closed without a
+ * refusal. If the call's own deadline passes before anybody reads the message, the call is refused as soon as somebody
+ * does.
  */
 export function startMessageTimeout(request: Http2ServerRequest, timeoutMs: number | undefined): void {
   const { stream } = request;
@@ -38,7 +38,7 @@ export function startMessageTimeout(request: Http2ServerRequest, timeoutMs: numb
 
   function end(): void {
     const isRead = getEventListeners(overdue.signal, "abort").length > 0;
-    if (stream.headersSent || !isRead) stream.close(http2.constants.NGHTTP2_CANCEL);
+    if (!isRead) stream.close(http2.constants.NGHTTP2_CANCEL);
     else refuse(toConnectError(incompleteMessage()));
   }
 

@@ -1,7 +1,7 @@
 import { once } from "node:events";
 import http2 from "node:http2";
 import type net from "node:net";
-import { expect, onTestFinished, test } from "vitest";
+import { expect, onTestFinished, test, vi } from "vitest";
 import { messageTimeoutSignal, startMessageTimeout } from "../../src/rpc/message-timeout.ts";
 
 const half = Buffer.of(0, 0, 0, 0, 100);
@@ -35,4 +35,30 @@ test("if a hundred calls of a connection time out at once, each gets its refusal
     return status;
   });
   expect(await Promise.all(ends)).toEqual(Array.from({ length: calls }, () => "4"));
+});
+
+test("a message that has arrived is not timed any longer", async () => {
+  const server = http2.createServer();
+  const timers = vi.spyOn(globalThis, "setTimeout");
+  const ended = vi.spyOn(globalThis, "clearTimeout");
+  onTestFinished(() => {
+    vi.restoreAllMocks();
+  });
+  server.on("request", async (request, response) => {
+    startMessageTimeout(request, undefined);
+    await once(request.resume(), "end");
+    response.end();
+  });
+  server.listen(0, "127.0.0.1");
+  onTestFinished(() => void server.close());
+  await once(server, "listening");
+  const client = http2.connect(`http://127.0.0.1:${(server.address() as net.AddressInfo).port}`);
+  onTestFinished(() => client.destroy());
+  const call = client.request({ ":method": "POST" });
+  call.end(half);
+  await once(call.resume(), "close");
+  const at = timers.mock.calls.findIndex(([, delay]) => delay === 10_000);
+  const timer = timers.mock.results[at]?.value;
+  expect(timer).toBeDefined();
+  expect(ended.mock.calls.flat()).toContain(timer);
 });
