@@ -442,17 +442,19 @@ test("unread refusals are limited to 500 even on a connection with a valid crede
 });
 
 test("a caller has at most 2500 unary calls open in a process, and those that end free their places", async () => {
-  // However long it takes to open all of them, none must time out, and the token must not be looked up again: on a busy machine
+  // However long it takes to open all of them, none must time out, and the key must not be looked up again: on a busy machine
   // there may be no database connection for that in time.
   suppressTimers(10_000);
   freezeClock();
-  const token = await service.createToken({ scope: "read" });
+  const { liveKey } = await service.createProject();
   const connections = Array.from({ length: 3 }, () => connectRaw(service.grpcAddress));
   const path = "phoneproof.v1.VerificationService/GetVerification";
-  const authorization = `Bearer ${token}`;
+  const authorization = `Bearer ${liveKey}`;
+  let policy: unknown;
   const ask = async (connection: (typeof connections)[number]) => {
     const call = connection.call(path, { authorization });
     call.halfClose();
+    policy = (await call.trailers)["ratelimit-policy"];
     return (await call.status).detail?.code;
   };
   // Connections on which a credential was valid: there are fewer places for unauthenticated calls.
@@ -472,6 +474,8 @@ test("a caller has at most 2500 unary calls open in a process, and those that en
   await expect.poll(() => ended).toEqual({ rate_limited: 200 });
   const last = connections.at(-1) as (typeof connections)[number];
   expect(await ask(last)).toBe("rate_limited");
+  // It counts for the rate limit, whose state it is answered with.
+  expect(policy).toBe('"read";q=6000;w=60');
   // Other callers have places of their own, and a stream is not counted with the unary calls.
   const another = last.call(path, { authorization: `Bearer ${service.adminToken}` });
   another.halfClose();
