@@ -70,9 +70,7 @@ export function admissionGate(parts: {
       requireScope(caller, neededScope(method));
     } catch (thrown) {
       if (thrown instanceof ProjectSuspended) caller = thrown.caller;
-      const refused = refusal(thrown);
-      if (stream) await unauthenticatedStreams.turnAway(stream);
-      throw refused;
+      throw refusal(thrown);
     }
     if (stream) unauthenticatedStreams.admit(stream);
     try {

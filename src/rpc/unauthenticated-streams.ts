@@ -25,13 +25,8 @@ export interface UnauthenticatedStreams {
   /** Whether the connection has presented a valid credential. */
   isKnown(session: Http2Session): boolean;
   /**
-   * Reports that the stream's credential is invalid. Resolves when the refusal can be sent: at once, or, if there is no
-   * room for another unauthenticated stream, after this one was reset and has closed.
-   */
-  turnAway(stream: ServerHttp2Stream): Promise<void>;
-  /**
-   * Reports that the stream is being answered. A credential that has not been checked by then, as of a request that is
-   * no call, never will be.
+   * Reports that the stream is being answered. A credential that is not known to be valid by then is invalid, or, as of a
+   * request that is no call, will never be checked. Resets the stream if there is no room for another unauthenticated one.
    */
   answered(stream: ServerHttp2Stream): void;
 }
@@ -108,14 +103,6 @@ export function limitUnauthenticatedStreams(): UnauthenticatedStreams {
     },
 
     isKnown: (session) => withCallers.has(session),
-
-    async turnAway(stream) {
-      if (moveToUnauthenticated(stream)) return;
-      await new Promise<void>((resolve) => {
-        stream.once("close", () => resolve());
-        stream.close(http2.constants.NGHTTP2_REFUSED_STREAM);
-      });
-    },
 
     answered(stream) {
       if (!moveToUnauthenticated(stream)) stream.close(http2.constants.NGHTTP2_REFUSED_STREAM);

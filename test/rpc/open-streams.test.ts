@@ -414,13 +414,16 @@ test("unauthenticated clients that do not read their refusals do not use up othe
 test("unread refusals are limited to 500 even on a connection with a valid credential", async () => {
   const { liveKey } = await service.createProject();
   const path = "phoneproof.v1.VerificationService/GetVerification";
+  const watchPath = "phoneproof.v1.VerificationService/WatchVerification";
   const notFound = async () =>
     (await scrape(service.opsUrl)).sum("phoneproof_rpc_duration_seconds_count", {
       code: "verification_not_found",
     });
-  for (const [type, authorization] of [
-    ["text/plain", `Bearer ${liveKey}`],
-    ["application/json", "Bearer none"],
+  for (const [refusedPath, type, authorization] of [
+    [path, "text/plain", `Bearer ${liveKey}`],
+    [path, "application/json", "Bearer none"],
+    // Its refusal is a message of the stream, which is written before the response ends.
+    [watchPath, "application/connect+json", "Bearer none"],
   ] as const) {
     const connection = connectRaw(service.grpcAddress, { windowBytes: 0 });
     const before = await notFound();
@@ -431,7 +434,7 @@ test("unread refusals are limited to 500 even on a connection with a valid crede
     await expect.poll(notFound).toBe(before + 1);
     let ended = 0;
     for (let call = 0; call < 600; call++) {
-      const refused = connection.call(path, { "content-type": type, authorization });
+      const refused = connection.call(refusedPath, { "content-type": type, authorization });
       refused.send(Buffer.of()).catch(() => {});
       refused.halfClose();
       void refused.trailers.then(() => (ended += 1));
