@@ -1,31 +1,35 @@
 /** phoneproof erase: erases personal phone numbers on request. */
 
 import { type Erasure, ErasureService } from "../gen/proto/phoneproof/v1/erasure_pb.ts";
-import { requirePart, wrongUsage } from "./cli-error.ts";
+import { CliError, requirePart, wrongUsage } from "./cli-error.ts";
 import type { CliCommand } from "./command.ts";
+import { isConfirmed } from "./confirmation.ts";
 import { interruptible } from "./interrupt.ts";
 import { grouped } from "./layout.ts";
 import { nonEmpty } from "./option-values.ts";
 import type { Session } from "./session.ts";
+import { escapeControls } from "./terminal.ts";
 
 interface EraseOptions {
   readonly verification?: string;
   readonly phone?: string;
+  readonly yes?: true;
 }
 
 export function addEraseCommand(program: CliCommand): void {
   program
     .command("erase")
     .description(
-      "Erase a person's phone number permanently: from one verification, or everywhere. Verifications are kept, without the number; pending ones are cancelled.",
+      "Erase a person's phone number permanently: from one verification, or everywhere. Verifications are kept, without the number; pending ones are cancelled. In a terminal it asks first.",
     )
-    .usage("--verification ID | --phone PHONE")
+    .usage("--verification ID | --phone PHONE [options]")
     .option(
       "--verification <id>",
       "the numbers, messages and webhook answers of this verification, vrf_…",
       nonEmpty,
     )
     .option("--phone <phone>", "this 010 mobile number, in every verification and message")
+    .option("--yes", "do not ask")
     .examples(
       ["one verification's", "erase --verification vrf_01kaex4mpyf2xbtyt1s6vdr4e9"],
       ["a phone, everywhere", "erase --phone 010-0000-1234"],
@@ -33,9 +37,13 @@ export function addEraseCommand(program: CliCommand): void {
     .does<EraseOptions>(erase);
 }
 
-async function erase(session: Session, { verification, phone }: EraseOptions): Promise<void> {
+async function erase(session: Session, { verification, phone, yes }: EraseOptions): Promise<void> {
   if ((verification === undefined) === (phone === undefined)) {
     throw wrongUsage("erase: give either --verification or --phone; see phoneproof erase --help");
+  }
+  const what = phone === undefined ? `all phone numbers of ${verification}` : `${phone} everywhere`;
+  if (!yes && !(await isConfirmed(`Erase ${escapeControls(what)}, permanently?`))) {
+    throw new CliError(1, "not_confirmed", "nothing was erased");
   }
   const answered =
     phone === undefined

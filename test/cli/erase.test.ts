@@ -1,13 +1,15 @@
+import { spawnSync } from "node:child_process";
 import { create, toBinary } from "@bufbuild/protobuf";
-import { beforeAll, expect, test } from "vitest";
+import { beforeAll, describe, expect, test } from "vitest";
 import { EraseVerificationResponseSchema } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { type Merchant, merchant } from "../gateway/merchant.ts";
+import { noteAbsence } from "../harness/absent-tools.ts";
 import { tablesWith } from "../harness/every-table.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { framed } from "../rpc/raw-grpc.ts";
 import { createPending } from "../service/pending.ts";
 import { newPhone } from "../service/sms-source.ts";
-import { answerOf, run, towards } from "./command.ts";
+import { answerOf, launcher, run, startProgram, towards } from "./command.ts";
 import { startGrpcPeer } from "./grpc-peer.ts";
 
 let service: TestService;
@@ -100,6 +102,54 @@ test.for([
   expect(stderr).toMatch(/^[^\n]+\n$/);
   expect(stderr).toMatch(line);
 });
+
+// `script` (util-linux) runs the command in a terminal.
+const hasTerminal = spawnSync("script", ["--version"]).status === 0;
+if (!hasTerminal) noteAbsence("script", "the question of erase");
+if (hasTerminal)
+  describe("in a terminal", () => {
+    /** Types the line, if there is one, once the command has asked. */
+    async function typed(args: readonly string[], line: string | undefined) {
+      const settings = { ...environment, NODE: process.execPath, LAUNCHER: launcher };
+      const command = `exec "$NODE" "$LAUNCHER" erase ${args.join(" ")}`;
+      const running = startProgram(["script", "-qec", command, "/dev/null"], settings);
+      if (line !== undefined) {
+        await expect.poll(running.stdout, { timeout: 30_000 }).toContain("permanently? [y/N] ");
+        running.child.stdin?.write(line);
+      }
+      const { code, stdout } = await running.finished;
+      return { code, stdout };
+    }
+
+    test("it erases only after a yes", { timeout: 60_000 }, async () => {
+      const phone = newPhone();
+      const { verified } = await proved(phone);
+      const args = ["--phone", phone];
+      for (const line of ["n\n", "\n", "\x04"]) {
+        expect(await typed(args, line)).toEqual({
+          code: 1,
+          stdout: expect.stringMatching(/not_confirmed: nothing was erased\r\n$/),
+        });
+      }
+      expect((await shop.read(verified)).body).toMatchObject({ phone });
+      const { code, stdout } = await typed(args, "y\n");
+      expect({ code, stdout }).toEqual({
+        code: 0,
+        stdout: expect.stringContaining(`Erase ${phone} everywhere,`),
+      });
+      expect(stdout).toContain("Erased from 2 verifications");
+      expect((await shop.read(verified)).body).toMatchObject({ phone: null });
+    });
+
+    test("it does not ask with --yes", { timeout: 60_000 }, async () => {
+      const { verified } = await proved(newPhone());
+      const { code, stdout } = await typed(["--verification", verified, "--yes"], undefined);
+      expect({ code, stdout }).toEqual({
+        code: 0,
+        stdout: expect.stringMatching(/^Erased from 1 verification,/),
+      });
+    });
+  });
 
 test("the help has examples", async () => {
   const { code, stdout } = await run(["erase", "--help"], {});
