@@ -24,8 +24,10 @@ import { checkText } from "./text-field.ts";
 import { usageLimitExceeded } from "./usage.ts";
 import {
   type CreatedVerification,
+  type CreationOutcome,
   type NewVerification,
   noDestination,
+  type RepeatableOutcome,
   type Verifications,
 } from "./verification.ts";
 import { newWindowToken, windowTokenDigest } from "./window-token.ts";
@@ -59,7 +61,8 @@ const codeAttempts = 48;
  * Creates a pending verification, or replays the first response to its idempotency key.
  *
  * Invariant: the call is charged at most once, by the statement that creates the verification or finds the response. If the
- * code was taken, or the clock by which the id was made has been set, further statements try others and charge nothing.
+ * code was taken, its number has been removed, or the clock by which the id was made has been set, further statements try others and
+ * charge nothing.
  */
 export function createVerification(parts: {
   readonly verifications: Verifications;
@@ -92,11 +95,12 @@ export function createVerification(parts: {
     const projectId = project.id;
     const environment = bounds.environment;
 
-    const found = directory.numbersFor(projectId, environment);
-    const numbers = (found instanceof Promise ? await found : found).map(({ number }) => number);
-    const requestDigest = requestDigestOf(request);
+    // Before the number is chosen: the id tells how long ago that was, at least.
     const now = clock.now();
     let id = newIdAt(now instanceof Promise ? await now : now);
+    const found = directory.numbersFor(projectId, environment);
+    let numbers = found instanceof Promise ? await found : found;
+    const requestDigest = requestDigestOf(request);
     const chargeTo = chargedProject(call.caller);
     const observed = new ObservedOccupancy(occupancy);
 
@@ -115,12 +119,14 @@ export function createVerification(parts: {
       }
       const { usage, value } = await verifications.create(verification, chargeTo);
       let outcome = value;
-      for (let attempt = 1; outcome.kind === "code_taken" || outcome.kind === "id_outdated"; attempt++) {
-        if (outcome.kind === "code_taken") {
-          observed.recordCollision(verification);
-        } else {
-          clock.learn(outcome.now);
-          id = newIdAt(outcome.now);
+      for (let attempt = 1; isRepeatable(outcome); attempt++) {
+        if (outcome.kind === "code_taken") observed.recordCollision(verification);
+        else {
+          if (outcome.kind === "id_outdated") {
+            clock.learn(outcome.now);
+            id = newIdAt(outcome.now);
+          }
+          numbers = await directory.numbersNow(projectId, environment);
         }
         observed.release();
         const again = attempt < codeAttempts ? await withFreeCode() : null;
@@ -160,7 +166,8 @@ export function createVerification(parts: {
     /** Null if nothing new can be created. */
     async function withFreeCode(): Promise<NewVerification | null> {
       if (unregistered.length > 0) return null;
-      const place = allocateCode(numbers, project.codeFormat, project.codeLength, observed.current);
+      const destinations = numbers.map(({ number }) => number);
+      const place = allocateCode(destinations, project.codeFormat, project.codeLength, observed.current);
       if (place === null) return null;
       observed.reserve(place, project.codeFormat);
       if (place.length !== project.codeLength)
@@ -201,6 +208,11 @@ export function createVerification(parts: {
     if (project.suspended) throw new Failure("project_suspended");
     return project;
   }
+}
+
+/** Whether nothing was created, and another statement may. */
+function isRepeatable(outcome: CreationOutcome): outcome is RepeatableOutcome {
+  return outcome.kind === "code_taken" || outcome.kind === "number_removed" || outcome.kind === "id_outdated";
 }
 
 /** A service token must name project and environment; a merchant's key determines them. */

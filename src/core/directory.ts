@@ -39,6 +39,8 @@ export interface Directory {
     projectId: string,
     environment: Environment,
   ): readonly DestinationNumber[] | Promise<readonly DestinationNumber[]>;
+  /** The same by a look-up that begins after the call. */
+  numbersNow(projectId: string, environment: Environment): Promise<readonly DestinationNumber[]>;
   /** The number that an inbound message was sent to; includes removed numbers. */
   number(number: string): DestinationNumber | undefined | Promise<DestinationNumber | undefined>;
   /** All code lengths in use: of all projects' settings, now and earlier, and lengths added because shorter codes ran out. */

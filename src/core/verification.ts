@@ -64,8 +64,14 @@ export const noDestination = "";
 export type CreationOutcome =
   | { readonly kind: "created" | "replayed"; readonly created: CreatedVerification }
   | { readonly kind: "conflict" }
+  | RepeatableOutcome;
+
+/** Why nothing was created: a corrected request may be. */
+export type RepeatableOutcome =
   | { readonly kind: "code_taken" }
-  /** Its id is not of `now`, the database's time in milliseconds since the epoch: the clock was set. Nothing was created. */
+  /** Its destination does not serve its environment any more, or is `noDestination`. */
+  | { readonly kind: "number_removed" }
+  /** Its id is not of `now`, the database's time in milliseconds since the epoch: the clock was set. */
   | { readonly kind: "id_outdated"; readonly now: number };
 
 /** A result and the project's usage after the call was charged; `usage` is undefined if there was nothing to charge. */

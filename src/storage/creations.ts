@@ -47,9 +47,15 @@ const webhookInForce = `(
 export const liveRecord = `i.created_at > now() - ${keyLife}`;
 
 /**
+ * How old an id may be for the fast path, which does not look whether the number is still in use: the look costs up to a twelfth of
+ * the statement. A creation makes its id before it chooses a number.
+ */
+export const freshSeconds = 3.5;
+
+/**
  * The fast path: charges and creates if there is no conflict, as is nearly always the case: every key is new, every code is
- * free, every call is within its limit, every id is of now. On any conflict the statement fails as a whole, with a unique
- * violation or a division by zero, and has no effect. It takes half the database time of `createStatement`, since it looks up,
+ * free, every call is within its limit, every id was made a moment ago. On any conflict the statement fails as a whole, with a
+ * unique violation or a division by zero, and has no effect. It takes half the database time of `createStatement`, since it looks up,
  * joins and returns nothing per row.
  *
  * Locks tables and rows in the order of `createStatement`, but lists the CTEs in reverse: Postgres runs data-modifying CTEs
@@ -93,7 +99,8 @@ reserved AS (
   ORDER BY r.destination, r.code
 )
 SELECT ${epochMs(nowMs)}, c.project_id::text, c.calls::float8, c.granted::float8, c.call_limit::float8,
-  1 / (coalesce(c.granted, -1) = d.calls)::int, (SELECT 1 / (${isOfNow("$21::uuid", "$22::uuid")})::int)
+  1 / (coalesce(c.granted, -1) = d.calls)::int,
+  (SELECT 1 / (${isOfNow("$21::uuid", "$22::uuid", `interval '${freshSeconds} seconds'`)})::int)
 FROM (VALUES (0)) AS always
 LEFT JOIN unnest($1::uuid[], $2::bigint[]) AS d (project_id, calls) ON true
 LEFT JOIN charged c ON c.project_id = d.project_id`,
@@ -108,6 +115,8 @@ const notAllNew = /^(23505|22012)$/;
  *
  * `reserved` reserves the codes: a code in use or in quarantine is skipped; one past its quarantine, which the expiry has also
  * looked at, is reused. For an id that is not of now none is reserved: retention goes by ids, and would erase at the wrong time.
+ * Nor is one on a number that does not serve the environment, or no longer does: the statement may begin long after the number was
+ * chosen.
  * `keyed` stores the idempotency keys: an expired record is replaced; a live one stays, and its request creates nothing. A request
  * that loses a race for its key sees neither its own insert nor the winner's, so its columns come back null:
  * `firstAnswerStatement` then reads the winner's response. The code that the loser reserved stays barred until it ages out, which
@@ -125,7 +134,10 @@ request AS MATERIALIZED (
   SELECT r.*, ${nowMs} AS created_at,
     ${nowMs} + make_interval(secs => r.validity_seconds) AS expires_at,
     c.calls, c.granted, c.call_limit, r.rank = 0 OR r.rank <= c.granted AS admitted,
-    ${isOfNow("r.verification_id")} AS of_now
+    ${isOfNow("r.verification_id")} AS of_now, coalesce((
+      SELECT d.environment = r.environment FROM destination_number d
+      WHERE d.number = r.destination AND d.removed_at IS NULL
+    ), false) AS in_use
   FROM ROWS FROM (
     generate_series(0, $21::int - 1), unnest(
     $3::uuid[], $4::environment[], $5::text[], $6::text[], $7::uuid[], $8::verification_mode[], $9::text[], $10::text[],
@@ -155,7 +167,7 @@ reserved AS (
     (destination, code, code_format, verification_id, expires_at, expected_phone, window_digest)
   SELECT r.destination, r.code, r.code_format, r.verification_id, r.expires_at, r.expected_phone, decode(r.window_digest, 'hex')
   FROM request r
-  WHERE r.admitted AND r.leads AND r.of_now AND r.destination <> '${noDestination}'
+  WHERE r.admitted AND r.leads AND r.of_now AND r.in_use
     AND NOT EXISTS (SELECT FROM known k WHERE k.position = r.position)
   ORDER BY r.destination, r.code
   ON CONFLICT (destination, code) DO UPDATE SET
@@ -190,7 +202,7 @@ created AS (
 )
 SELECT r.position, r.calls::float8, r.granted::float8, r.call_limit::float8,
   c.id IS NOT NULL, s.verification_id IS NOT NULL, ${epochMs("r.created_at")}, ${epochMs("r.expires_at")},
-  CASE WHEN NOT coalesce(r.admitted, false) THEN ${secondsToNextMonth} END, r.of_now,
+  CASE WHEN NOT coalesce(r.admitted, false) THEN ${secondsToNextMonth} END, r.of_now, r.in_use,
   ${firstAnswerColumns}
 FROM request r
 LEFT JOIN created c ON c.id = r.verification_id
@@ -387,15 +399,15 @@ async function createBatch(
       const answer = answerOf(request, row[6] as number, row[7] as number);
       created.set(position, answer);
       outcomes[position] = { usage, value: { kind: "created", created: answer } };
-    } else if (row[10] !== null) {
-      outcomes[position] = { usage, value: repeated(request, row, 10) };
+    } else if (row[11] !== null) {
+      outcomes[position] = { usage, value: repeated(request, row, 11) };
     } else {
       undecided.push({
         position,
         request,
         usage,
         reserved: row[5] === true,
-        refused: row[9] === true ? { kind: "code_taken" } : { kind: "id_outdated", now: row[6] as number },
+        refused: refusalOf(row),
       });
     }
   }
@@ -428,6 +440,12 @@ interface Undecided {
   readonly reserved: boolean;
   /** Why no code was reserved for it, unless it shares its key with a request that has created. */
   readonly refused: CreationOutcome;
+}
+
+/** Why the careful path has reserved no code, from the columns `created_at`, `of_now` and `in_use` of a row. */
+function refusalOf(row: readonly unknown[]): CreationOutcome {
+  if (row[9] !== true) return { kind: "id_outdated", now: row[6] as number };
+  return { kind: row[10] === true ? "code_taken" : "number_removed" };
 }
 
 /** Gives requests that lost their keys the responses of the winners. */

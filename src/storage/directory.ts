@@ -251,7 +251,7 @@ export function createDirectory(database: Database): CachedDirectory {
   });
 
   /** Loads the numbers with a look-up that begins after the call. One at a time, however many ask. */
-  const numbersNow = createBatcher<null, Numbers>({
+  const loadNumbersNow = createBatcher<null, Numbers>({
     observer: numbersObserver,
     maxSize: 10_000,
     maxWaiting: 10_000,
@@ -280,7 +280,7 @@ export function createDirectory(database: Database): CachedDirectory {
    */
   const addedNumber = (number: string) =>
     cachedLookup(idleNumbers, number, async () => {
-      const current = (await isInUseNow(number)) ? await numbersNow(null) : await numbers();
+      const current = (await isInUseNow(number)) ? await loadNumbersNow(null) : await numbers();
       return current.byNumber.get(number);
     });
 
@@ -302,7 +302,7 @@ export function createDirectory(database: Database): CachedDirectory {
     const remembered = inUseFor(await numbers(), projectId, environment);
     if (remembered.length > 0) return remembered;
     if (!(await hasNumberNow({ projectId, environment }))) return noNumbers;
-    return inUseFor(await numbersNow(null), projectId, environment);
+    return inUseFor(await loadNumbersNow(null), projectId, environment);
   }
 
   return {
@@ -326,6 +326,9 @@ export function createDirectory(database: Database): CachedDirectory {
       const found = known instanceof Promise ? noNumbers : inUseFor(known, projectId, environment);
       return found.length > 0 ? found : numbersForNow(projectId, environment);
     },
+
+    numbersNow: async (projectId, environment) =>
+      inUseFor(await loadNumbersNow(null), projectId, environment),
 
     number(number) {
       const known = numbers();

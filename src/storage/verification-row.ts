@@ -24,9 +24,12 @@ export function lowestIdAt(time: string): string {
   )::uuid`;
 }
 
-/** Whether an id, or all from the lowest to the highest of several, were made by a clock that is about right now. */
-export function isOfNow(lowest: string, highest = lowest): string {
-  return `${lowest} >= (SELECT ${lowestIdAt(`now() - ${maxClockSkew}`)})
+/**
+ * Whether an id, or all from the lowest to the highest of several, were made by a clock that is about right now, no longer than `age`
+ * ago.
+ */
+export function isOfNow(lowest: string, highest = lowest, age = maxClockSkew): string {
+  return `${lowest} >= (SELECT ${lowestIdAt(`now() - ${age}`)})
     AND ${highest} < (SELECT ${lowestIdAt(`now() + ${maxClockSkew}`)})`;
 }
 

@@ -466,8 +466,34 @@ describe("in one batch", () => {
     expect(codes).toEqual(["66666660", "66666664"]);
   });
 
+  test("on a number that does not serve its environment none is created, and the others are not affected", async () => {
+    const { liveNumber, testNumber } = await service.createProject();
+    await service.db.query("UPDATE destination_number SET removed_at = now() WHERE number = $1", [
+      liveNumber,
+    ]);
+    const { outcomes, codes } = await createTogether([
+      { code: "88888880" },
+      { destination: liveNumber },
+      { destination: testNumber },
+      { destination: testNumber, environment: "test" },
+      { code: "88888881" },
+      // Such a batch is for the statement that looks at each request.
+      { code: "88888881" },
+    ]);
+    expect(outcomes.map(({ kind }) => kind)).toEqual([
+      "created",
+      "number_removed",
+      "number_removed",
+      "created",
+      "created",
+      "code_taken",
+    ]);
+    expect(codes).toEqual(["88888880", "88888881"]);
+  });
+
   test("a code can be reused after its quarantine, and the window of its former holder is forgotten", async () => {
-    const held = { destination: "0209999999", code: "55555555", idempotencyKey: "order-2-try" };
+    const { liveNumber: destination } = await service.createProject();
+    const held = { destination, code: "55555555", idempotencyKey: "order-2-try" };
     await service.db.query(
       `INSERT INTO live_code (destination, code, code_format, verification_id, expires_at, window_digest)
        SELECT $1, $2, 'numeric', gen_random_uuid(), done_up_to::timestamptz - interval '25 hours', sha256('former')

@@ -1,6 +1,8 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { type Client, Code } from "@connectrpc/connect";
+import type pg from "pg";
 import { afterEach, describe, expect, test, vi } from "vitest";
+import { decodeId } from "../../src/core/ids.ts";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { CodeFormat, ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import {
@@ -8,7 +10,7 @@ import {
   VerificationService,
   VerificationStatus,
 } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
-import { merchant } from "../gateway/merchant.ts";
+import { type Answer, merchant } from "../gateway/merchant.ts";
 import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
 import { tablesWith } from "../harness/every-table.ts";
 import { startTestService } from "../harness/service.ts";
@@ -372,6 +374,58 @@ describe("a number that has moved to the other environment", () => {
     expect(left.to).toBe(number);
     expect(await moved).toMatchObject({ code: "number_pending" });
     expect(await send(left)).toMatchObject({ outcome: "VERIFIED", verificationId: left.id });
+  });
+
+  /** Lets the first creation on the number wait for a code that is then taken. */
+  async function holdCode(holder: pg.PoolClient, number: string): Promise<void> {
+    await holder.query(`
+      CREATE SEQUENCE creations;
+      CREATE FUNCTION first_code() RETURNS trigger LANGUAGE plpgsql AS
+        'BEGIN IF nextval(''creations'') = 1 THEN NEW.code := ''00000000''; END IF; RETURN NEW; END';
+      CREATE TRIGGER first_code BEFORE INSERT ON live_code FOR EACH ROW
+        WHEN (NEW.destination = '${number}' AND NEW.code <> '00000000') EXECUTE FUNCTION first_code()`);
+    await holder.query(`
+      BEGIN;
+      INSERT INTO live_code (destination, code, code_format, verification_id, expires_at)
+      VALUES ('${number}', '00000000', 'numeric', uuidv7(), now() + interval '1 hour')`);
+  }
+
+  /** Lets every creation of the process wait for that of another project, until it was long ago that it chose its number. */
+  async function holdBatch(holder: pg.PoolClient): Promise<void> {
+    const { projectId, liveKey } = await there.createProject();
+    const other = merchant(there.httpUrl, liveKey);
+    await createPending(other);
+    await holder.query("BEGIN");
+    await holder.query("SELECT FROM usage WHERE project_id = $1 FOR UPDATE", [decodeId("prj_", projectId)]);
+    other.create().catch(() => {});
+    await untilWaiting(service.db, 1);
+  }
+
+  test.for([
+    { name: "begins its statement late", hold: holdBatch },
+    { name: "repeats its statement", hold: holdCode },
+  ])("takes no verification with it of a creation that had chosen it and then $name", async ({ hold }) => {
+    const { projectId, liveKey, liveNumber: number } = await here.createProject();
+    const numbers = here.client(DestinationNumberService);
+    const moving = merchant(there.httpUrl, liveKey);
+    await moving.read("nothing");
+    const holder = await service.db.connect();
+    let created: Promise<Answer>;
+    try {
+      await hold(holder, number);
+      created = moving.create();
+      await untilWaiting(service.db, 1);
+      await removeLongAgo(numbers, number);
+      await moveClock(service.db, 4_000);
+      await holder.query("COMMIT");
+    } finally {
+      holder.release(true);
+    }
+    const { status, body } = await created;
+    expect([status, body.error?.code]).toEqual([503, "no_receiving_number"]);
+    const environment = Environment.TEST;
+    const added = await answerOf(() => numbers.addDestinationNumber({ number, environment, projectId }));
+    expect(added).toMatchObject({ code: "ok" });
   });
 
   test("is not moved if it was added and removed again while the call waited: it waits for that removal, too", async () => {

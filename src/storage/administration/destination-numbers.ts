@@ -5,6 +5,7 @@ import type { DestinationNumber } from "../../core/directory.ts";
 import { newId } from "../../core/ids.ts";
 import { type Environment, validityRange } from "../../core/project.ts";
 import type { DestinationNumber as DestinationNumberRow } from "../../gen/prisma/client.ts";
+import { freshSeconds } from "../creations.ts";
 import type { PrismaDatabase } from "../prisma.ts";
 import {
   type Administer,
@@ -120,10 +121,11 @@ class JustRemoved extends Error {
 }
 
 /**
- * How long after a number's removal creations on it may still begin their statement: a process without notice of it caches the
- * number for up to a second, and a creation that has chosen it may wait four more for its statement.
+ * How long after a number's removal creations on it may still begin a statement that does not look whether it is in use: a process
+ * without notice of it caches the number for up to a second, and a creation may make its id and choose the number then. With a margin
+ * for that process's estimate of the database's clock.
  */
-const settlingMs = 5_000;
+const settlingMs = 1_000 + freshSeconds * 1_000 + 500;
 
 /** By then those statements have ended, too, with a margin: none may take longer than eight seconds. */
 const settledMs = settlingMs + 15_000;
