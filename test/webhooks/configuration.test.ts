@@ -11,7 +11,8 @@ import {
 } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { startService } from "../../src/service.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
-import { raceTo } from "../service/barrier.ts";
+import { answerOf } from "../rpc/grpc-answer.ts";
+import { raceTo, untilWaiting } from "../service/barrier.ts";
 import { uuidOf } from "../service/pending.ts";
 import {
   answerWith,
@@ -404,6 +405,33 @@ describe("410 Gone", () => {
     for (const webhook of [await inForce(shop), await version(oldVersion)]) {
       expect(webhook?.disabledReason).toBe("the endpoint answered 410 Gone");
     }
+  });
+
+  test("that arrives while its event is resent disables it first: the resend is refused", async () => {
+    const shop = await openShop(service);
+    const receiver = await startReceiver();
+    const first = Promise.withResolvers<() => void>();
+    receiver.answer = (response) => first.resolve(() => response.writeHead(410).end());
+    const { id: versionId } = await shop.setWebhook(receiver.url);
+    const id = await shop.event();
+    const answerFirst = await first.promise;
+    const holder = await service.db.connect();
+    let resent: Promise<{ code: string }>;
+    try {
+      await holder.query("BEGIN");
+      await holder.query("SELECT FROM webhook_configuration WHERE id = $1 FOR UPDATE", [
+        decodeId("whk_", versionId),
+      ]);
+      answerFirst();
+      await untilWaiting(service.db, 1);
+      resent = answerOf(() => resend(id));
+      await untilWaiting(service.db, 2);
+      await holder.query("COMMIT");
+    } finally {
+      holder.release(true);
+    }
+    expect(await resent).toMatchObject({ code: "webhook_disabled" });
+    expect(await deliveryWhen(service, id, isDisabled)).toMatchObject({ resends: 0 });
   });
 
   test("to a request sent before its secret was rotated disables it nevertheless", async () => {

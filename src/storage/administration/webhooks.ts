@@ -127,13 +127,15 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
     async resend(verificationId) {
       const resent = await administer(
         async (transaction) => {
+          // A statement of its own: the result that this may wait for can disable the webhook, which the next one then sees.
+          await transaction.$queryRaw`
+        SELECT verification_id FROM webhook_delivery WHERE verification_id = ${verificationId}::uuid FOR NO KEY UPDATE`;
           // The lease of an attempt under way is not waited for: after the change of `resends` its result no longer counts.
           const [row] = await transaction.$queryRaw<{ disabled: boolean; project_id: string }[]>`
         WITH target AS MATERIALIZED (
           SELECT d.verification_id, w.project_id, w.disabled_at IS NOT NULL AS disabled
           FROM webhook_delivery d JOIN webhook_configuration w ON w.id = d.webhook_configuration_id
           WHERE d.verification_id = ${verificationId}::uuid
-          FOR NO KEY UPDATE OF d
         ),
         sent AS (
           UPDATE webhook_delivery d
