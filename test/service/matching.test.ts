@@ -491,6 +491,41 @@ describe("a number that has moved to the other environment", () => {
   });
 });
 
+test("a number is not added by a call whose client has given up while it waited for another's addition", async () => {
+  const numbers = here.client(DestinationNumberService);
+  const number = "0204711001";
+  const holder = await service.db.connect();
+  try {
+    await holder.query("BEGIN");
+    await holder.query(
+      "INSERT INTO destination_number (id, number, environment) VALUES (uuidv7(), $1, 'live')",
+      [number],
+    );
+    const left = new AbortController();
+    const environment = Environment.TEST;
+    const added = answerOf(() =>
+      numbers.addDestinationNumber({ number, environment }, { signal: left.signal }),
+    );
+    await untilWaiting(service.db, 1);
+    left.abort();
+    expect(await added).toMatchObject({ status: Code.Canceled });
+    // On the same connection: once it is answered, the service knows that the other call was given up.
+    await numbers.listDestinationNumbers({ environment });
+    await holder.query("ROLLBACK");
+  } finally {
+    holder.release(true);
+  }
+  const isAtWork = async () => {
+    const { rows } = await service.db.query(
+      "SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'phoneproof' AND state <> 'idle'",
+    );
+    return rows.length > 0;
+  };
+  await vi.waitUntil(async () => !(await isAtWork()), { timeout: 45_000, interval: 5 });
+  const { rows } = await service.db.query("SELECT FROM destination_number WHERE number = $1", [number]);
+  expect(rows).toEqual([]);
+});
+
 describe("a numeric code is found", () => {
   test.for([
     ["alone", (code: string) => code],

@@ -33,6 +33,8 @@ export function createDestinationNumberStore(
           const row = await transaction.destinationNumber.create({
             data: { id: newId(), number, environment, projectId },
           });
+          // It may have waited for a removal or another addition of the number.
+          signal?.throwIfAborted();
           const removal = await otherRemoval(transaction, row);
           if (removal !== null) {
             if (await isPendingElsewhere(transaction, row)) throw new StillPending();
