@@ -1,7 +1,7 @@
 /** Races of creations, and of the usage that is counted for them, over both APIs of several processes. */
 import { createHash, randomUUID } from "node:crypto";
 import { afterEach, describe, expect, test } from "vitest";
-import { decodeId, newId, newIdAt } from "../../src/core/ids.ts";
+import { newId, newIdAt } from "../../src/core/ids.ts";
 import type { NewVerification } from "../../src/core/verification.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
@@ -15,6 +15,7 @@ import { startTestService, type TestService } from "../harness/service.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
 import { raceTo } from "./barrier.ts";
 import { knownProject } from "./known-project.ts";
+import { newVerification } from "./new-verification.ts";
 import { codeIn, uuidOf } from "./pending.ts";
 
 const service = await startTestService({ ROLES: "api" });
@@ -336,36 +337,6 @@ function watchedCreations() {
   );
   atFileEnd(() => database.close());
   return { create: createCreations(database).create, statements };
-}
-
-/** A live creation whose unstated fields are unique where they must be. */
-function newVerification(
-  project: { projectId: string; liveNumber: string },
-  request: Partial<NewVerification>,
-): NewVerification {
-  const id = newId();
-  const digest = createHash("sha256").update(id).digest("hex");
-  return {
-    id,
-    projectId: decodeId("prj_", project.projectId) ?? "",
-    environment: "live",
-    idempotencyKey: id,
-    requestDigest: digest,
-    mode: "discover",
-    expectedPhone: null,
-    clientReference: "",
-    state: "",
-    parentOrigin: null,
-    returnUrl: null,
-    validitySeconds: 600,
-    destination: project.liveNumber,
-    code: id,
-    codeFormat: "numeric",
-    smsText: id,
-    verificationUrl: `https://verify.example.com/v/${id}`,
-    windowDigest: digest,
-    ...request,
-  };
 }
 
 describe("two processes whose batches have the same idempotency keys in opposite orders do not deadlock:", () => {

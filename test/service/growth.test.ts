@@ -4,9 +4,11 @@
  */
 import type pg from "pg";
 import { expect, onTestFinished, test, vi } from "vitest";
+import type { NewVerification } from "../../src/core/verification.ts";
 import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookDeliveryState, WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { createCreations } from "../../src/storage/creations.ts";
 import { openDatabase } from "../../src/storage/database.ts";
 import { createRetentionTasks } from "../../src/storage/retention.ts";
 import { merchant } from "../gateway/merchant.ts";
@@ -15,6 +17,7 @@ import { createDatabase, openPool } from "../harness/database.ts";
 import { startTestService } from "../harness/service.ts";
 import { startReceiver } from "../webhooks/receiver.ts";
 import { delivered, deliveryWhen, openShop } from "../webhooks/shop.ts";
+import { newVerification } from "./new-verification.ts";
 import { createPending } from "./pending.ts";
 import { newPhone } from "./sms-source.ts";
 
@@ -137,6 +140,34 @@ test("statements planned on empty tables read only a few rows after the tables h
     for (let round = 0; round < measuredRounds; round++) await live();
     await expectLittleRead(db);
   }
+});
+
+test("creations planned on a page of idempotency records find theirs by the key once there are more", async () => {
+  const service = await startTestService({ ROLES: "api" });
+  const { db } = service;
+  const project = await service.createProject();
+  await db.query("VACUUM ANALYZE");
+  const database = openDatabase(
+    { connectionString: service.databaseUrl },
+    { poolSize: 1, onError: () => {} },
+  );
+  const { create } = createCreations(database);
+  /** The first of them is alone in its batch; the others form the next one. */
+  const createAll = (requests: readonly NewVerification[]) =>
+    Promise.all(requests.map((request) => create(request, request.projectId)));
+  const pageful = () => Array.from({ length: 33 }, () => newVerification(project, {}));
+  await createAll(pageful());
+  for (let batch = 0; batch < 20; batch++) {
+    const requests = pageful();
+    // Since its code is taken, the batch is for the statement that looks keys up.
+    const outcomes = await createAll([
+      ...requests,
+      newVerification(project, { code: requests[1]?.code ?? "" }),
+    ]);
+    expect(outcomes.at(-1)?.value.kind).toBe("code_taken");
+  }
+  await database.close();
+  await expectLittleRead(db);
 });
 
 /** Ends the service's connections, which report their counters at that point at the latest. */
