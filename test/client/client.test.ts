@@ -457,9 +457,9 @@ describe("errors", () => {
   });
 
   test("of an exhausted usage limit come at once, with retryAfterSeconds; a suspended project has its own code", async () => {
-    const { projectId, liveKey } = await service.createProject({ usageLimit: 1n });
+    // A limit that allows no call in the next month either, for which the client waits if it begins within its time.
+    const { projectId, liveKey } = await service.createProject({ usageLimit: 0n });
     const limited = clientFor(liveKey);
-    await limited.create();
     const error = await failureOf(limited.create());
     if (error.code !== "usage_limit_exceeded") throw error;
     expect(error.retryAfterSeconds).toBeGreaterThan(0);
