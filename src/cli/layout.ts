@@ -148,12 +148,14 @@ export function localTime(date: Date | null): string {
   return `${day} ${[date.getHours(), date.getMinutes(), date.getSeconds()].map(two).join(":")}`;
 }
 
-/** `11-21 15:41`, or the day if it is of another year: `2025-11-21`. */
+const halfYearMs = 183 * 86_400_000;
+
+/** `11-21 15:41`, or the day if it is half a year away or more: `2025-11-21`. */
 function briefTime(date: Date | null): string {
   const whole = localTime(date);
   if (date === null) return whole;
-  const thisYear = date.getFullYear() === new Date().getFullYear();
-  return thisYear ? whole.slice("2026-".length, -":00".length) : whole.slice(0, "2026-11-21".length);
+  const isNear = Math.abs(date.getTime() - Date.now()) < halfYearMs;
+  return isNear ? whole.slice("2026-".length, -":00".length) : whole.slice(0, "2026-11-21".length);
 }
 
 /** `2026-11-21 15:41:00 +09:00`, for label-value lists, which have room for the zone. */

@@ -943,12 +943,18 @@ describe("human-readable output", () => {
       (await seen(columns, ...list)).find((text) => text.startsWith(id)) ?? "";
     expect(await line(80)).toMatch(/a name .*… +\d\d-\d\d \d\d:\d\d$/);
     expect(await line(200)).toMatch(/ \d{4}-\d\d-\d\d \d\d:\d\d:\d\d +-$/);
-    // Of a time in another year the day is shown.
-    await answerOf(
-      ["key", "create", "--project", projectId, ...named.slice(0, 4), "--expires-in", "3000d"],
-      environment,
-    );
-    expect((await seen(80, ...list)).filter((text) => / 20\d\d-\d\d-\d\d$/.test(text))).toHaveLength(1);
+  });
+
+  test("a time within half a year has its minute, also in another year, and any other its day", async () => {
+    const list = ["key", "list", "--project", projectId];
+    for (const [days, shown] of [
+      ["182d", / \d\d-\d\d \d\d:\d\d$/],
+      ["184d", / \d{4}-\d\d-\d\d$/],
+    ] as const) {
+      const named = ["--environment", "live", "--name", "a name ".repeat(12), "--expires-in", days];
+      const { id } = await answerOf(["key", "create", "--project", projectId, ...named], environment);
+      expect((await seen(80, ...list)).find((text) => text.startsWith(id))).toMatch(shown);
+    }
   });
 
   test("columns that do not fit are named, with what shows them", async () => {
