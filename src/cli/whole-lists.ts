@@ -37,10 +37,13 @@ export async function allNumbers(
 /** What projects were charged for, as ListUsage orders it. */
 export async function allUsage(
   client: ServiceClient,
-  filter: { readonly projectId: string; readonly month: string },
+  { projectId, month }: { readonly projectId: string; readonly month: string },
 ): Promise<readonly Usage[]> {
+  let inMonth = month;
   const { items } = await gather(whole, async (page) => {
-    const answer = await client.call(ProjectService.method.listUsage, { ...filter, ...page });
+    const answer = await client.call(ProjectService.method.listUsage, { projectId, month: inMonth, ...page });
+    // All entries of all projects are of one month. If it is the current one, it may end before the next page.
+    if (projectId === "") inMonth ||= answer.usage[0]?.month ?? "";
     return { items: answer.usage, nextPageToken: answer.nextPageToken };
   });
   return items;

@@ -1,12 +1,20 @@
 /** What projects were charged for, as administrators read it. */
+import { buffer } from "node:stream/consumers";
+import { fromBinary, toBinary } from "@bufbuild/protobuf";
 import { expect, onTestFinished, test } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
-import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import {
+  ListUsageRequestSchema,
+  ListUsageResponseSchema,
+  ProjectService,
+} from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { answerOf as printed, run, towards } from "../cli/command.ts";
+import { startGrpcPeer } from "../cli/grpc-peer.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { byTheClock, installClock, stopClock } from "../harness/clock.ts";
 import { startTestService } from "../harness/service.ts";
 import { answerOf } from "./grpc-answer.ts";
+import { framed } from "./raw-grpc.ts";
 
 const real = await startTestService({ ROLES: "api" });
 await installClock(real.db);
@@ -168,6 +176,27 @@ test("the command shows it, and prints it as JSON", async () => {
     /MONTH .*CALLS[\s\S]*2031-03 +prj_\w+ +Two +7 +unlimited/,
   );
   expect(await shown("--month", "2030-01")).toBe("No calls were charged.\n");
+});
+
+test("the command lists the current month to its end, also if the month is over before the next page", async () => {
+  onTestFinished(() => stopClock(service.db, inApril));
+  await stopClock(service.db, new Date("2031-03-31T14:59:59.999Z"));
+  // Passes the command's calls on, for pages of one entry. The month ends after the first.
+  const { address } = await startGrpcPeer(async (call) => {
+    const request = fromBinary(
+      ListUsageRequestSchema,
+      (await buffer(call)).subarray(framed(Buffer.of()).length),
+    );
+    const page = await projects.listUsage({ ...request, pageSize: 1 });
+    await stopClock(service.db, inApril);
+    call.end(framed(toBinary(ListUsageResponseSchema, page)));
+  });
+  const peer = { PHONEPROOF_ADDRESS: address, PHONEPROOF_TOKEN: "x" };
+  const { usage } = await printed(["project", "usage"], peer);
+  expect(usage.map(({ month, calls }: Record<string, unknown>) => [month, calls])).toEqual([
+    ["2031-03", 3],
+    ["2031-03", 7],
+  ]);
 });
 
 test("many thousands of projects with years of usage are read a page at a time", async () => {
