@@ -322,15 +322,23 @@ test("the queries for support find a person's messages, and count yesterday's by
     byId.replace("sms-gateway", "cli").replace("'ID'", "'support-1'"),
   );
   expect(one).toMatchObject([{ outcome: "verified", destination: pending.to, named: true }]);
-  await service.db.query(
-    `UPDATE inbound_message SET ingested_at =
-       date_trunc('day', now() AT TIME ZONE 'Asia/Seoul') AT TIME ZONE 'Asia/Seoul' - interval '12 hours'
-     WHERE message_id LIKE 'support-%'`,
-  );
-  expect((await service.db.query(byCarrier)).rows).toEqual([
-    { carrier: "KT", outcome: "no_match", count: "1", late_by: null },
-    { carrier: "KT", outcome: "verified", count: "1", late_by: null },
-  ]);
+  // In a transaction the day is the same throughout. Other tests' messages would be of yesterday if they arrived before midnight.
+  const client = await service.db.connect();
+  try {
+    await client.query("BEGIN");
+    await client.query("DELETE FROM inbound_message WHERE message_id NOT LIKE 'support-%'");
+    await client.query(
+      `UPDATE inbound_message SET ingested_at =
+         date_trunc('day', now() AT TIME ZONE 'Asia/Seoul') AT TIME ZONE 'Asia/Seoul' - interval '12 hours'`,
+    );
+    expect((await client.query(byCarrier)).rows).toEqual([
+      { carrier: "KT", outcome: "no_match", count: "1", late_by: null },
+      { carrier: "KT", outcome: "verified", count: "1", late_by: null },
+    ]);
+  } finally {
+    await client.query("ROLLBACK");
+    client.release();
+  }
 });
 
 test("the documented start command starts the service", { timeout: 120_000 }, async () => {
