@@ -108,6 +108,19 @@ test("the numbers are those that the callers were told, and a refused call is no
   expect((await listed({ projectId })).usage).toEqual([row(shop, "Limited", "2031-05", 6)]);
 });
 
+test("calls made while the clock was a month ahead are that month's, and count towards its limit", async () => {
+  const shop = await service.createProject({ name: "Ahead", usageLimit: 3n });
+  onTestFinished(() => stopClock(service.db, inApril));
+  await stopClock(service.db, new Date("2031-07-15T00:00:00.000Z"));
+  expect(await call(shop.testKey, 2)).toEqual(["1", "2"]);
+  await stopClock(service.db, new Date("2031-06-15T00:00:00.000Z"));
+  expect(await call(shop.testKey, 1)).toEqual(["1"]);
+  await stopClock(service.db, new Date("2031-07-01T00:00:00.000Z"));
+  expect(await call(shop.testKey, 2)).toEqual(["3", null]);
+  const { usage } = await listed({ projectId: shop.projectId });
+  expect(usage).toEqual([row(shop, "Ahead", "2031-07", 3, 3), row(shop, "Ahead", "2031-06", 1, 3)]);
+});
+
 test("a project whose calls were all refused is not listed", async () => {
   const none = await service.createProject({ usageLimit: 0n });
   const before = await listed({});
