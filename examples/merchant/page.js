@@ -106,7 +106,7 @@ function offer(url) {
 
 /** That the next attempt could not be started stays on the page while the one before goes on. */
 function tellUnlessFailed(text) {
-  if (result.textContent !== cannotStart) tell(text);
+  if (!result.textContent.startsWith(cannotStart)) tell(text);
 }
 
 function tell(text) {
