@@ -50,10 +50,13 @@ const webhookInForce = `(
 export const liveRecord = `i.created_at + ${keyLife} > now()`;
 
 /**
- * How old an id may be for the fast path, which does not look whether the number is still in use: the look costs up to a twelfth of
- * the statement. A creation makes its id before it chooses a number.
+ * How old an id may be for its number to count as in use unseen: to look costs up to a twelfth of a statement. A creation makes its id
+ * before it chooses a number.
  */
 export const freshSeconds = 3.5;
+
+const isFresh = (lowest: string, highest = lowest) =>
+  isOfNow(lowest, highest, `interval '${freshSeconds} seconds'`);
 
 /**
  * The fast path: charges and creates if there is no conflict, as is nearly always the case: every key is new, every code is
@@ -103,7 +106,7 @@ reserved AS (
 )
 SELECT ${epochMs(nowMs)}, c.project_id::text, c.calls::float8, c.granted::float8, c.call_limit::float8,
   1 / (coalesce(c.granted, -1) = d.calls)::int,
-  (SELECT 1 / (${isOfNow("$21::uuid", "$22::uuid", `interval '${freshSeconds} seconds'`)})::int)
+  (SELECT 1 / (${isFresh("$21::uuid", "$22::uuid")})::int)
 FROM (VALUES (0)) AS always
 LEFT JOIN unnest($1::uuid[], $2::bigint[]) AS d (project_id, calls) ON true
 LEFT JOIN charged c ON c.project_id = d.project_id`,
@@ -118,8 +121,7 @@ const notAllNew = /^(23505|22012)$/;
  *
  * `reserved` reserves the codes: a code in use or in quarantine is skipped; one past its quarantine, which the expiry has also
  * looked at, is reused. For an id that is not of now none is reserved: retention goes by ids, and would erase at the wrong time.
- * Nor is one on a number that does not serve the environment, or no longer does: the statement may begin long after the number was
- * chosen.
+ * Nor is one on a number that was chosen long ago and does not serve the environment any more.
  * `keyed` stores the idempotency keys: an expired record is replaced; a live one stays, and its request creates nothing. A request
  * that loses a race for its key sees neither its own insert nor the winner's, so its columns come back null:
  * `firstAnswerStatement` then reads the winner's response. The code that the loser reserved stays barred until it ages out, which
@@ -137,10 +139,11 @@ request AS MATERIALIZED (
   SELECT r.*, ${nowMs} AS created_at,
     ${nowMs} + make_interval(secs => r.validity_seconds) AS expires_at,
     c.calls, c.granted, c.call_limit, r.rank = 0 OR r.rank <= c.granted AS admitted,
-    ${isOfNow("r.verification_id")} AS of_now, coalesce((
+    ${isOfNow("r.verification_id")} AS of_now,
+    CASE WHEN r.destination = '${noDestination}' THEN false WHEN ${isFresh("r.verification_id")} THEN true ELSE coalesce((
       SELECT d.environment = r.environment FROM destination_number d
       WHERE d.number = r.destination AND d.removed_at IS NULL
-    ), false) AS in_use
+    ), false) END AS in_use
   FROM ROWS FROM (
     generate_series(0, $21::int - 1), unnest(
     $3::uuid[], $4::environment[], $5::text[], $6::text[], $7::uuid[], $8::verification_mode[], $9::text[], $10::text[],

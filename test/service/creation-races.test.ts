@@ -437,16 +437,20 @@ describe("in one batch", () => {
     expect(codes).toEqual(["66666660", "66666664"]);
   });
 
-  test("on a number that does not serve its environment none is created, and the others are not affected", async () => {
+  test("on a number that was chosen long ago and does not serve its environment none is created, and the others are not affected", async () => {
     const { liveNumber, testNumber } = await service.createProject();
     await service.db.query("UPDATE destination_number SET removed_at = now() WHERE number = $1", [
       liveNumber,
     ]);
+    const { rows } = await service.db.query("SELECT floor(extract(epoch FROM now()) * 1000)::float8 AS now");
+    const longAgo = () => newIdAt(rows[0].now - 5_000);
     const { outcomes, codes } = await createTogether([
       { code: "88888880" },
-      { destination: liveNumber },
-      { destination: testNumber },
-      { destination: testNumber, environment: "test" },
+      { id: longAgo(), destination: liveNumber },
+      { id: longAgo(), destination: testNumber },
+      { id: longAgo(), destination: testNumber, environment: "test" },
+      // Its number may be removed in the next moment as well.
+      { id: newIdAt(rows[0].now + 60_000), destination: liveNumber },
       { code: "88888881" },
       // Such a batch is for the statement that looks at each request.
       { code: "88888881" },
@@ -455,6 +459,7 @@ describe("in one batch", () => {
       "created",
       "number_removed",
       "number_removed",
+      "created",
       "created",
       "created",
       "code_taken",
