@@ -11,7 +11,7 @@ import { letExpire, uuidOf } from "../service/pending.ts";
 import { newPhone, smsSource } from "../service/sms-source.ts";
 import { startBrowser } from "./chromium.ts";
 import { createWindow, type OpenWindow } from "./open-window.ts";
-import { complaintsOf, type Device, merchantSite, person } from "./person.ts";
+import { complaintsOf, type Device, merchantSite, person, stopClock } from "./person.ts";
 
 const service = await startTestService();
 const site = await merchantSite();
@@ -190,7 +190,7 @@ test("after a minute without a message the window advises what to check, until t
   const phone = newPhone();
   const window = await live({ mode: "match", expected_phone: phone });
   const page = await (await person(browser, "android")).newPage();
-  await page.clock.install();
+  await stopClock(page);
   await page.goto(window.url);
   const advice = page.locator("[role=status][data-advice]");
   await page.clock.runFor(59_000);
@@ -349,7 +349,7 @@ test("after Back the page in the other language does not redirect either", async
   await page.goto(window.url);
   await send(window);
   await page.waitForURL(({ origin }) => origin === site.origin);
-  await page.clock.install();
+  await stopClock(page);
   await page.goBack();
   for (const [link, way] of [
     ["English", "Go to 달빛상점 Moonlight Shop"],
@@ -367,7 +367,7 @@ test("after Back a page that is shown as it was left, not loaded again, says no 
   const window = await live({ return_url: returnUrl });
   await send(window);
   const page = await (await person(browser, "android")).newPage();
-  await page.clock.install();
+  await stopClock(page);
   await page.goto(window.url);
   // The packaged browser loads every page again, so the page is left without leaving it, and told that it is back.
   await page.evaluate(
@@ -390,7 +390,7 @@ test("after Back a page that is shown as it was left, not loaded again, says no 
 test("following the link at once prevents the automatic redirect, however long the other page takes", async () => {
   const window = await live({ return_url: returnUrl });
   const page = await (await person(browser, "android")).newPage();
-  await page.clock.install();
+  await stopClock(page);
   await page.goto(window.url);
   // The other page never loads.
   await page.evaluate(
@@ -431,7 +431,7 @@ test("a result that arrives by the event stream and by a status answer is sent t
 test("a look into the link's menu does not prevent the automatic redirect", async () => {
   const page = await (await person(browser, "desktop")).newPage();
   const window = await live({ return_url: returnUrl });
-  await page.clock.install();
+  await stopClock(page);
   await page.goto(window.url);
   await send(window);
   await page.getByRole("link", { name: "달빛상점 Moonlight Shop 화면으로 가기" }).click({ button: "right" });
@@ -453,7 +453,7 @@ test.for([
   await page.goBack();
   if (!endsAway) await send(window);
   await page.waitForURL(`${returnUrl}&**`);
-  await page.clock.install();
+  await stopClock(page);
   await page.goBack();
   await result(page, "verified").waitFor();
   await page.clock.runFor(60_000);
@@ -465,7 +465,7 @@ test.for([
 test("a phone that scanned the QR code is asked to confirm first, and is not redirected at the end", async () => {
   const window = await live({ return_url: returnUrl, state: "by-qr" });
   const page = await (await person(browser, "android")).newPage();
-  await page.clock.install();
+  await stopClock(page);
   await page.goto(`${window.url}?via=qr`);
   expect(await page.getByText(window.to).count()).toBe(0);
   await page.getByRole("link", { name: "네, 방금 제가 시작했어요" }).click();
@@ -500,7 +500,7 @@ test("following the link into a new tab prevents the automatic redirect, which i
   const ways: Parameters<Locator["click"]>[0][] = [{ modifiers: ["ControlOrMeta"] }, { button: "middle" }];
   for (const way of ways) {
     const page = await (await person(browser, "desktop")).newPage();
-    await page.clock.install();
+    await stopClock(page);
     await page.goto(window.url);
     const link = page.getByRole("link", { name: "달빛상점 Moonlight Shop 화면으로 가기" });
     await Promise.all([page.context().waitForEvent("page"), link.click(way)]);
@@ -516,10 +516,9 @@ test("number and text are each copied with one tap", async () => {
   const context = await person(browser, "android");
   await context.grantPermissions(["clipboard-read", "clipboard-write"]);
   const page = await context.newPage();
-  await page.clock.install();
+  // The confirmation is shown for two seconds.
+  await stopClock(page);
   await page.goto(window.url);
-  // The confirmation is shown for two seconds, so the clock is stopped.
-  await page.clock.pauseAt(Date.now() + 60_000);
   for (const [button, value] of [
     ["받는 번호 복사", window.to],
     ["문자 내용 복사", window.text],
@@ -555,7 +554,7 @@ test("if copying fails, the text is selected and the window asks the person to c
     content: `Object.defineProperty(navigator, "clipboard", { value: undefined });
       document.execCommand = () => false;`,
   });
-  await page.clock.install();
+  await stopClock(page);
   await page.goto(window.url);
   await page.getByRole("button", { name: "문자 내용 복사" }).tap();
   await page.getByText("직접 복사해 주세요").waitFor();
@@ -720,7 +719,7 @@ test("a window still open when its token expires shows that it can no longer be 
   const window = await live();
   const page = await (await person(browser, "desktop")).newPage();
   await page.route("**/events", (route) => route.abort());
-  await page.clock.install();
+  await stopClock(page);
   await page.goto(window.url);
   await moveExpiry(service.db, {
     expiresAt: "expires_at - interval '25 hours'",
@@ -748,7 +747,7 @@ test("behind a proxy that passes on the stream's headers but not its body, the w
   await once(proxy.listen(0, "127.0.0.1"), "listening");
   const { port } = proxy.address() as AddressInfo;
   const page = await (await person(browser, "desktop")).newPage();
-  await page.clock.install();
+  await stopClock(page);
   const opened = page.waitForResponse("**/events");
   await page.goto(window.url.replace(new URL(window.url).host, `localhost:${port}`));
   await opened;
@@ -773,7 +772,7 @@ test("if the event stream falls silent without ending, the window polls the stat
         }
       };`,
   });
-  await page.clock.install();
+  await stopClock(page);
   await page.goto(window.url);
   await page.locator("html[data-told]").waitFor();
   await page.evaluate("document.documentElement.setAttribute('data-silent', '')");
@@ -803,7 +802,7 @@ test("if the event stream falls silent without ending, as after a change of netw
         }
       };`,
   });
-  await page.clock.install();
+  await stopClock(page);
   await page.goto(window.url);
   const streams = (of: string) => page.evaluate(`window.streams.filter((stream) => ${of}).length`);
   await expect.poll(() => streams("stream.wasHeard")).toBe(1);
@@ -827,10 +826,9 @@ test("a stream that breaks is left to the browser, which opens it again after th
   });
   const asked: Route[] = [];
   await page.route("**/events", (route) => void asked.push(route));
-  await page.clock.install();
+  await stopClock(page);
   await page.goto(window.url);
   await expect.poll(() => asked.length).toBe(1);
-  await page.clock.pauseAt(Date.now() + 2_000);
   await page.clock.runFor(36_000);
   await asked[0]?.fulfill({
     contentType: "text/event-stream",
@@ -865,10 +863,9 @@ test("a window that nobody sees keeps no event stream, and is updated as soon as
   const page = await (await person(browser, "desktop")).newPage();
   await page.addInitScript({ content: keptStreams });
   const open = () => page.evaluate("streams.filter(({ readyState }) => readyState !== 2).length");
-  await page.clock.install();
+  await stopClock(page);
   await page.goto(window.url);
   await expect.poll(() => page.evaluate("streams[0].readyState")).toBe(1);
-  await page.clock.pauseAt(Date.now() + 2_000);
   await page.evaluate(visibility("hidden"));
   expect(await open()).toBe(0);
   await send(window);
@@ -885,7 +882,7 @@ test("a window opened in the background has no event stream until it is seen", a
   const window = await live();
   const page = await (await person(browser, "desktop")).newPage();
   await page.addInitScript({ content: keptStreams + visibility("hidden") });
-  await page.clock.install();
+  await stopClock(page);
   await page.goto(window.url);
   const asked = page.waitForResponse("**/status");
   await page.clock.runFor(3_000);
@@ -899,7 +896,7 @@ test("the remaining time never grows, whatever a late answer says", async () => 
   const window = await live();
   const page = await (await person(browser, "desktop")).newPage();
   await page.route("**/events", (route) => route.abort());
-  await page.clock.install();
+  await stopClock(page);
   await page.goto(window.url);
   await page.route("**/status", async (route) => {
     const response = await route.fetch();
@@ -925,7 +922,7 @@ test.for([
 }) => {
   const window = await live();
   const page = await (await person(browser, "desktop")).newPage();
-  await page.clock.install();
+  await stopClock(page);
   await page.route("**/events", (route) => route.abort());
   await page.route("**/status", (route) => route.fulfill(answer));
   // Counted in the page, which asks while its clock runs: the request may get here later. The window reads the body of an answer
@@ -970,7 +967,7 @@ test.for([
 test("while a status request is unanswered the window makes no other", async () => {
   const window = await live();
   const page = await (await person(browser, "desktop")).newPage();
-  await page.clock.install();
+  await stopClock(page);
   const asked: Route[] = [];
   await page.route("**/events", (route) => route.abort());
   await page.route("**/status", (route) => void asked.push(route));
@@ -991,7 +988,7 @@ test("while a status request is unanswered the window makes no other", async () 
 test("a status request that stays unanswered for forty seconds is given up, and another is made", async () => {
   const window = await live();
   const page = await (await person(browser, "desktop")).newPage();
-  await page.clock.install();
+  await stopClock(page);
   await page.route("**/events", (route) => route.abort());
   let asked = 0;
   await page.route("**/status", async (route) => {
@@ -1013,7 +1010,7 @@ test("a status request that stays unanswered for forty seconds is given up, and 
 test("a status request that is given up does not count as a lost connection if a stream is heard meanwhile", async () => {
   const window = await live({ mode: "match", expected_phone: newPhone() });
   const page = await (await person(browser, "desktop")).newPage();
-  await page.clock.install();
+  await stopClock(page);
   const asked: Route[] = [];
   await page.route("**/events", (route) => route.abort());
   await page.route("**/status", (route) => void asked.push(route));
@@ -1039,19 +1036,18 @@ test.for([
 ])("with %i answers the window says that it reconnects, honours Retry-After, and later says that time may be up", async (status) => {
   const window = await live();
   const page = await (await person(browser, "desktop")).newPage();
-  await page.clock.install();
-  let [asked, streams] = [0, 0];
-  await page.route("**/events", (route) => {
-    streams += 1;
-    return route.fulfill({ status });
-  });
+  await page.addInitScript({ content: keptStreams });
+  await stopClock(page);
+  let asked = 0;
+  const streams = () => page.evaluate("streams.length");
+  await page.route("**/events", (route) => route.fulfill({ status }));
   await page.route("**/status", (route) => {
     asked += 1;
     return route.fulfill({ status, headers: { "retry-after": "20" } });
   });
   await page.goto(window.url);
-  // From here on, only this test moves the clock, however long its steps take.
-  await page.clock.pauseAt(Date.now() + 2_000);
+  // A stream that is still being opened would not be opened again.
+  await expect.poll(() => page.evaluate("streams[0].readyState")).toBe(2);
   const connection = page.locator("[data-connection]");
   await page.clock.runFor(3_000);
   await expect.poll(() => connection.textContent()).toContain("다시 연결하고 있어요");
@@ -1059,14 +1055,14 @@ test.for([
     const watched = document.querySelector("[data-connection]");
     new MutationObserver(() => { changes += 1; }).observe(watched, { childList: true, characterData: true, subtree: true });`);
   // Not before Retry-After is over, whatever the person does meanwhile.
-  await expect.poll(() => streams).toBe(2);
+  expect(await streams()).toBe(2);
   for (const event of ["online", "visibilitychange"]) {
     await page.evaluate(
       `(${event === "online" ? "window" : "document"}).dispatchEvent(new Event("${event}"))`,
     );
     await page.clock.runFor(6_000);
   }
-  expect([asked, streams]).toEqual([1, 2]);
+  expect([asked, await streams()]).toEqual([1, 2]);
   await page.clock.runFor(18_000);
   await expect.poll(() => asked).toBe(2);
   // A screen reader would repeat the same text at each change.
@@ -1082,11 +1078,11 @@ test.for([
 test("a window that is still pending some seconds after its expiry, though connected, says that time is probably up", async () => {
   const window = await live();
   const page = await (await person(browser, "android")).newPage();
-  await page.clock.install();
+  await stopClock(page);
   await page.goto(window.url);
   const remaining = page.locator("[data-remaining]");
   const connection = page.locator("[data-connection]");
-  await page.clock.pauseAt(Date.now() + 601_000);
+  await page.clock.fastForward(601_000);
   await expect.poll(() => remaining.textContent()).toBe("0:00");
   expect(await connection.textContent()).toBe("");
   await page.clock.runFor(6_000);
@@ -1099,7 +1095,7 @@ test("a window that is still pending some seconds after its expiry, though conne
 test("temporary 404 answers of a proxy do not replace the page", async () => {
   const window = await live();
   const page = await (await person(browser, "desktop")).newPage();
-  await page.clock.install();
+  await stopClock(page);
   let asked = 0;
   const nothingHere = (route: Route) => {
     asked += 1;
@@ -1158,13 +1154,12 @@ test("a device that goes offline shows that at once, and is updated as soon as i
         }
       };`,
   });
-  await page.clock.install();
+  // The window does not poll by itself.
+  await stopClock(page);
   await page.goto(window.url);
   const connection = page.locator("[data-connection]");
   // Whatever still arrived on the stream would count as a sign of life.
   await page.locator("html[data-connected]").waitFor();
-  // Too early for the window to poll by itself, and from here on the clock stands still.
-  await page.clock.pauseAt(Date.now() + 2_000);
   await context.setOffline(true);
   await expect.poll(() => connection.textContent()).toContain("다시 연결하고 있어요");
   await send(window);

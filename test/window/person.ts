@@ -37,6 +37,12 @@ export async function person(
   return context;
 }
 
+/** From the next page on, only the test moves the page's clock, however long the steps take. */
+export async function stopClock(page: Page): Promise<void> {
+  await page.clock.install();
+  await page.clock.pauseAt(Date.now() + 60_000);
+}
+
 /** Collects the browser's errors and warnings about the page, such as CSP violations and uncaught exceptions. */
 export function complaintsOf(page: Page): string[] {
   const complaints: string[] = [];
