@@ -398,7 +398,9 @@ describe("on the gRPC port", () => {
         stream.write(request);
         return stream;
       });
-      await Promise.all(open.map((stream) => once(stream, "data")));
+      const ended = async (stream: http2.ClientHttp2Stream) =>
+        expect.fail(`a stream ended with status ${await statusOf(stream)}`);
+      await Promise.all(open.map((stream) => Promise.race([once(stream, "data"), ended(stream)])));
       connection.destroy();
     });
     // All at once would be 320 MiB.
