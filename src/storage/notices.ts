@@ -42,6 +42,8 @@ const lastRetryMs = 2_000;
 /** Interval of a probe statement: a connection that only listens does not notice that the other end is gone. */
 const askEveryMs = 500;
 const answerMs = 1_000;
+/** Timeout for opening a connection. A start, which fails if it is exceeded, waits as long for the answer to LISTEN. */
+const connectTimeoutMs = 5_000;
 /** How long `stop` waits for the other end to close the connection. */
 const closeTimeoutMs = 500;
 
@@ -50,11 +52,11 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
   let retry: NodeJS.Timeout | undefined;
   let stopped = false;
 
-  async function connect(): Promise<void> {
+  async function connect(listenAnswerMs: number): Promise<void> {
     const next = new pg.Client({
       ...connection,
       application_name: "phoneproof-notices",
-      connectionTimeoutMillis: 5_000,
+      connectionTimeoutMillis: connectTimeoutMs,
       query_timeout: answerMs,
       keepAlive: true,
     });
@@ -81,9 +83,13 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
     next.on("end", () => onLost());
     try {
       await next.connect();
-      await next.query(
-        `${giveUpVanishedClient("SET")}; LISTEN ${transitionChannel}; LISTEN ${hintChannel}; LISTEN ${directoryChannel}`,
-      );
+      const listen = [transitionChannel, hintChannel, directoryChannel].map((channel) => `LISTEN ${channel}`);
+      // The driver's types lack the timeout of a single statement.
+      const statement = {
+        text: [giveUpVanishedClient("SET"), ...listen].join("; "),
+        query_timeout: listenAnswerMs,
+      };
+      await next.query(statement);
     } catch (error) {
       next.end().catch(() => {});
       throw error;
@@ -111,7 +117,7 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
   }
 
   async function replace(): Promise<void> {
-    await connect();
+    await connect(answerMs);
     if (stopped) await client?.end();
     else listeners.onGap();
   }
@@ -128,7 +134,7 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
   }
 
   return {
-    start: connect,
+    start: () => connect(connectTimeoutMs),
     async stop() {
       stopped = true;
       clearTimeout(retry);
@@ -152,8 +158,8 @@ export async function requireNotices(
   const client = new pg.Client({
     ...connection,
     application_name: "phoneproof-notices",
-    connectionTimeoutMillis: 5_000,
-    query_timeout: 5_000,
+    connectionTimeoutMillis: connectTimeoutMs,
+    query_timeout: connectTimeoutMs,
   });
   client.on("error", () => {});
   const nonce = randomUUID();

@@ -11,11 +11,18 @@ export async function startCuttableProxy(databaseUrl: string) {
   const sent = new Map<net.Socket, string>();
   let isCut = false;
   let isHanging = false;
+  let held: { readonly text: string; readonly onHeld: () => void } | undefined;
   const server = net.createServer((near) => {
     // Keeps listening while cut: otherwise another program could take the port.
     if (isCut) return void near.resetAndDestroy();
     const far = net.connect(port, host);
-    near.on("data", (bytes) => sent.set(near, `${sent.get(near) ?? ""}${bytes.toString("latin1")}`));
+    near.on("data", (bytes) => {
+      sent.set(near, `${sent.get(near) ?? ""}${bytes.toString("latin1")}`);
+      if (held === undefined || !bytes.includes(held.text)) return;
+      far.pause();
+      held.onHeld();
+      held = undefined;
+    });
     for (const [end, other] of [[near, far] as const, [far, near] as const]) {
       ends.add(end);
       end.on("error", () => {});
@@ -48,6 +55,11 @@ export async function startCuttableProxy(databaseUrl: string) {
     isHanging = true;
     forget();
   };
+  /** Passes on no answer to the next statement that contains the text, until restored. Resolves when it was sent. */
+  const holdAnswerTo = (text: string) =>
+    new Promise<void>((resolve) => {
+      held = { text, onHeld: resolve };
+    });
   atFileEnd(() => {
     server.close();
     cut();
@@ -55,5 +67,5 @@ export async function startCuttableProxy(databaseUrl: string) {
   /** How many times a text was sent to the database. */
   const timesSent = (text: string) =>
     [...sent.values()].reduce((times, bytes) => times + bytes.split(text).length - 1, 0);
-  return { databaseUrl: url.href, cut, restore, hang, forget, timesSent };
+  return { databaseUrl: url.href, cut, restore, hang, forget, holdAnswerTo, timesSent };
 }

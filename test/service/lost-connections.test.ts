@@ -283,3 +283,14 @@ test("a statement that waits for a lock is not mistaken for one on a dead connec
   const { status, body } = await creating;
   expect([status, body.error]).toEqual([201, undefined]);
 });
+
+test("a start waits longer than a running service for a database that is slow to answer", async () => {
+  const proxy = await startCuttableProxy(service.databaseUrl);
+  const held = proxy.holdAnswerTo("LISTEN ");
+  const starting = service.startAnother({ DATABASE_URL: proxy.databaseUrl });
+  await held;
+  await delay(1_500);
+  proxy.restore();
+  const started = await starting;
+  expect((await fetch(`${started.opsUrl}/readyz`)).status).toBe(200);
+});
