@@ -114,7 +114,7 @@ if (hasTerminal)
       const command = `exec "$NODE" "$LAUNCHER" erase ${args.join(" ")}`;
       const running = startProgram(["script", "-qec", command, "/dev/null"], settings);
       if (line !== undefined) {
-        await expect.poll(running.stdout, { timeout: 30_000 }).toContain("permanently? [y/N] ");
+        await expect.poll(running.stdout).toContain("permanently? [y/N] ");
         running.child.stdin?.write(line);
       }
       const { code, stdout } = await running.finished;

@@ -341,7 +341,7 @@ test("the queries for support find a person's messages, and count yesterday's by
   }
 });
 
-test("the documented start command starts the service", { timeout: 120_000 }, async () => {
+test("the documented start command starts the service", async () => {
   const starts = new Set(blocks.map(({ code }) => code.trim()).filter((code) => code.endsWith("npm start")));
   expect(starts).toEqual(
     new Set([

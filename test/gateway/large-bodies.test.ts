@@ -71,27 +71,23 @@ test("those whose clients have left take no time and are not charged", async () 
   expect(Number((await create()).headers.get("x-usage-calls"))).toBeLessThan(100);
 });
 
-test(
-  "a process that is stopping answers all, of however many projects they are",
-  { timeout: 30_000 },
-  async () => {
-    const { child, httpUrl, ended } = await startProcess({ DATABASE_URL: service.databaseUrl });
-    const projects = await Promise.all(Array.from({ length: 4 }, () => service.createProject()));
-    const sent: Awaited<ReturnType<typeof begin>>[] = [];
-    // More than can be answered before they are refused, and few enough to begin all in less than the ten seconds that one may take.
-    for (const { testKey } of projects) {
-      sent.push(
-        ...(await Promise.all(Array.from({ length: 150 }, () => begin(httpUrl, testKey, bodyOf(6_400))))),
-      );
-    }
-    for (const { socket } of sent) socket.write("}");
-    await Promise.race(sent.map(({ answer }) => answer));
-    child.kill("SIGTERM");
-    const answers = await Promise.all(sent.map(({ answer }) => answer));
-    for (const answer of answers) expect(answer.slice(0, 40)).toMatch(/^HTTP\/1.1 (422|503) /);
-    expect(await ended()).toBe(0);
-  },
-);
+test("a process that is stopping answers all, of however many projects they are", async () => {
+  const { child, httpUrl, ended } = await startProcess({ DATABASE_URL: service.databaseUrl });
+  const projects = await Promise.all(Array.from({ length: 4 }, () => service.createProject()));
+  const sent: Awaited<ReturnType<typeof begin>>[] = [];
+  // More than can be answered before they are refused, and few enough to begin all in less than the ten seconds that one may take.
+  for (const { testKey } of projects) {
+    sent.push(
+      ...(await Promise.all(Array.from({ length: 150 }, () => begin(httpUrl, testKey, bodyOf(6_400))))),
+    );
+  }
+  for (const { socket } of sent) socket.write("}");
+  await Promise.race(sent.map(({ answer }) => answer));
+  child.kill("SIGTERM");
+  const answers = await Promise.all(sent.map(({ answer }) => answer));
+  for (const answer of answers) expect(answer.slice(0, 40)).toMatch(/^HTTP\/1.1 (422|503) /);
+  expect(await ended()).toBe(0);
+});
 
 const stays = () => false;
 

@@ -145,7 +145,7 @@ async function expireOn({ url, connection }: TestDatabase): Promise<void> {
   const statuses = async () =>
     (await db.query("SELECT status FROM verification")).rows.map(({ status }) => status);
   await moveExpiry(db, { expiresAt: "now()", where: "true" });
-  await expect.poll(statuses, { timeout: 5_000 }).toEqual(["expired"]);
+  await expect.poll(statuses).toEqual(["expired"]);
   await db.end();
   await before.close();
 }

@@ -660,7 +660,7 @@ test("the parameters on the settings page have an effect, and what may be part o
   expect(ineffectiveParameters("postgres://user:12?secret@db.example/phoneproof")).toEqual([]);
 });
 
-test("a start warns of parameters that have no effect, by name", { timeout: 120_000 }, async () => {
+test("a start warns of parameters that have no effect, by name", async () => {
   const database = await createDatabase();
   onTestFinished(() => database.drop());
   const withEffect = "sslmode=disable&application_name=shop&lock_timeout=5000&options=-c%20work_mem%3D8MB";

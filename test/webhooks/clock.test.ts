@@ -52,7 +52,7 @@ describe("after the database's clock was an hour ahead, without waiting for that
     await countedUpToNow();
     receiver.answer = answerWith(204);
     await moveClock(plain.db, -hour);
-    await deliveryWhen(service, id, delivered, 20_000);
+    await deliveryWhen(service, id, delivered);
     await worker.close();
   });
 
@@ -70,13 +70,8 @@ describe("after the database's clock was an hour ahead, without waiting for that
     await service.client(WebhookService).resendWebhookEvent({ eventId: resent.replace("vrf_", "evt_") });
     await moveClock(plain.db, -hour);
     const worker = await startWorker();
-    await deliveryWhen(service, id, delivered, 20_000);
-    await deliveryWhen(
-      service,
-      resent,
-      (delivery) => delivered(delivery) && delivery.attempts.length === 2,
-      20_000,
-    );
+    await deliveryWhen(service, id, delivered);
+    await deliveryWhen(service, resent, (delivery) => delivered(delivery) && delivery.attempts.length === 2);
     await worker.close();
   });
 

@@ -362,7 +362,7 @@ test.for([
   // Other addresses than 127.0.0.1 are not this machine's everywhere; each counts as an origin all the same.
   const hosts = ["127.0.0.1", "localhost", "127.0.0.2"];
   await Promise.all(hosts.map((host) => endpoints.send(message(`http://${host}:${port}/`))));
-  await expect.poll(endedPools, { timeout: 5_000 }).toBe(hosts.length);
+  await expect.poll(endedPools).toBe(hosts.length);
 });
 
 test("a connection is reused for as long as the endpoint announces", async () => {
@@ -379,7 +379,7 @@ test("a connection is reused for as long as the endpoint announces", async () =>
   await delay(1_500);
   expect(await send()).toMatchObject({ status: 200 });
   expect(connections).toBe(1);
-  await expect.poll(endedPools, { timeout: 10_000 }).toBe(1);
+  await expect.poll(endedPools).toBe(1);
   expect(await send()).toMatchObject({ status: 200 });
   expect(connections).toBe(2);
 });

@@ -79,14 +79,13 @@ export async function deliveryWhen(
   service: TestService,
   verificationId: string,
   wanted: (delivery: WebhookDelivery) => boolean,
-  timeout = 45_000,
 ): Promise<WebhookDelivery> {
   return vi.waitUntil(
     async () => {
       const [delivery] = await deliveriesOf(service, verificationId);
       return delivery && wanted(delivery) ? delivery : undefined;
     },
-    { timeout, interval: 20 },
+    { timeout: 45_000, interval: 20 },
   );
 }
 
