@@ -1,6 +1,7 @@
 /** Runs examples/merchant against a service with a project "Demo". */
 import { once } from "node:events";
 import path from "node:path";
+import type { Page } from "playwright-core";
 import { expect, test, vi } from "vitest";
 import { answerOf, type Running, startNode, towards } from "../cli/command.ts";
 import { atFileEnd } from "../harness/endings.ts";
@@ -16,48 +17,48 @@ const shop = `http://localhost:${port}`;
 const lines = await startExample();
 const browser = await startBrowser();
 
+const popupButton = (page: Page) => page.getByRole("button", { name: "Verify in a popup" });
+/** The simulated phone's. */
+const sendButton = (window: Page) => window.getByRole("button", { name: "보내기", exact: true });
+const shown = (page: Page) => page.locator("#result").textContent();
+
+async function openPopup(page: Page): Promise<Page> {
+  const popup = page.waitForEvent("popup");
+  await popupButton(page).click();
+  return popup;
+}
+
 test("the popup's result is confirmed by the merchant's server, and the webhook arrives", async () => {
   const page = await (await person(browser, "desktop")).newPage();
   await page.goto(shop);
-  const [popup] = await Promise.all([
-    page.waitForEvent("popup"),
-    page.getByRole("button", { name: "Verify in a popup" }).click(),
-  ]);
-  await popup.getByRole("button", { name: "보내기", exact: true }).click();
-  await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
+  const popup = await openPopup(page);
+  await sendButton(popup).click();
+  await expect.poll(() => shown(page)).toBe("Verified: 01012345678");
   await expect.poll(() => lines.join("")).toContain("webhook verification.verified for vrf_");
 });
 
 test("a closed popup can be opened again, and the page shows the result", async () => {
   const page = await (await person(browser, "desktop")).newPage();
   await page.goto(shop);
-  const [popup] = await Promise.all([
-    page.waitForEvent("popup"),
-    page.getByRole("button", { name: "Verify in a popup" }).click(),
-  ]);
-  await popup.getByRole("button", { name: "보내기", exact: true }).waitFor();
+  const popup = await openPopup(page);
+  await sendButton(popup).waitFor();
   await popup.close();
   const link = page.getByRole("link", { name: "Open the window again" });
   const [again] = await Promise.all([page.context().waitForEvent("page"), link.click()]);
-  await again.getByRole("button", { name: "보내기", exact: true }).click();
-  await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
+  await sendButton(again).click();
+  await expect.poll(() => shown(page)).toBe("Verified: 01012345678");
 });
 
 test("a second click replaces the popup, which Firefox would leave behind the page", async () => {
   const page = await (await person(browser, "desktop")).newPage();
   await page.goto(shop);
-  const open = async () => {
-    const popup = page.waitForEvent("popup");
-    await page.getByRole("button", { name: "Verify in a popup" }).click();
-    return await popup;
-  };
-  const first = await open();
-  await first.getByRole("button", { name: "보내기", exact: true }).waitFor();
+  const first = await openPopup(page);
+  await sendButton(first).waitFor();
   const closed = first.waitForEvent("close");
-  const second = await open();
+  const second = await openPopup(page);
   await closed;
-  await second.getByRole("button", { name: "보내기", exact: true }).click();
-  await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
+  await sendButton(second).click();
+  await expect.poll(() => shown(page)).toBe("Verified: 01012345678");
 });
 
 test("a double click begins one attempt", async () => {
@@ -67,14 +68,14 @@ test("a double click begins one attempt", async () => {
   page.on("request", (request) => {
     if (request.method() === "POST") begun += 1;
   });
-  const button = page.getByRole("button", { name: "Verify in a popup" });
+  const button = popupButton(page);
   const popup = page.waitForEvent("popup");
   await button.evaluate((element) => {
     (element as unknown as { click(): void }).click();
     (element as unknown as { click(): void }).click();
   });
-  await (await popup).getByRole("button", { name: "보내기", exact: true }).click();
-  await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
+  await sendButton(await popup).click();
+  await expect.poll(() => shown(page)).toBe("Verified: 01012345678");
   expect(begun).toBe(1);
   expect(await button.isEnabled()).toBe(true);
 });
@@ -84,16 +85,15 @@ test("two tabs share the pending attempt, whichever of their windows the person 
   const open = async () => {
     const page = await context.newPage();
     await page.goto(shop);
-    const popup = page.waitForEvent("popup");
-    await page.getByRole("button", { name: "Verify in a popup" }).click();
-    await (await popup).getByRole("button", { name: "보내기", exact: true }).waitFor();
-    return { page, popup: await popup };
+    const popup = await openPopup(page);
+    await sendButton(popup).waitFor();
+    return { page, popup };
   };
   const first = await open();
   const second = await open();
-  await first.popup.getByRole("button", { name: "보내기", exact: true }).click();
+  await sendButton(first.popup).click();
   for (const { page } of [first, second]) {
-    await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
+    await expect.poll(() => shown(page)).toBe("Verified: 01012345678");
   }
   expect(second.popup.url()).toBe(first.popup.url());
 });
@@ -128,12 +128,9 @@ async function beginWith(style: string, before = "") {
 test("the window, which others may see, does not have the session's secret", async () => {
   const page = await (await person(browser, "desktop")).newPage();
   await page.goto(shop);
-  const [popup] = await Promise.all([
-    page.waitForEvent("popup"),
-    page.getByRole("button", { name: "Verify in a popup" }).click(),
-  ]);
-  await popup.getByRole("button", { name: "보내기", exact: true }).click();
-  await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
+  const popup = await openPopup(page);
+  await sendButton(popup).click();
+  await expect.poll(() => shown(page)).toBe("Verified: 01012345678");
   const session = (await page.context().cookies(shop)).find(({ name }) => name === "session");
   const whatItSays = await (await fetch(popup.url())).text();
   expect(whatItSays).toContain("client_reference");
@@ -143,9 +140,9 @@ test("the window, which others may see, does not have the session's secret", asy
 test("an attempt goes on if the next one cannot be started", async () => {
   const page = await (await person(browser, "desktop")).newPage();
   await page.goto(shop);
-  const button = page.getByRole("button", { name: "Verify in a popup" });
-  const [popup] = await Promise.all([page.waitForEvent("popup"), button.click()]);
-  const send = popup.getByRole("button", { name: "보내기", exact: true });
+  const button = popupButton(page);
+  const popup = await openPopup(page);
+  const send = sendButton(popup);
   await send.waitFor();
   const address = popup.url();
   await page.route("**/attempts", (route) => route.abort());
@@ -164,7 +161,7 @@ test("an attempt goes on if the next one cannot be started", async () => {
   expect(await result.textContent()).toMatch(/cannot be started at the moment.*Open the window again/);
   const again = await page.context().newPage();
   await again.goto(address);
-  await again.getByRole("button", { name: "보내기", exact: true }).click();
+  await sendButton(again).click();
   await expect.poll(() => result.textContent()).toBe("Verified: 01012345678");
 });
 
@@ -182,14 +179,11 @@ test("a browser that keeps no cookies is told so, and the shop is not asked agai
   page.on("request", (request) => {
     if (request.url().endsWith("/attempts/mine")) questions += 1;
   });
-  const [popup] = await Promise.all([
-    page.waitForEvent("popup"),
-    page.getByRole("button", { name: "Verify in a popup" }).click(),
-  ]);
-  await popup.getByRole("button", { name: "보내기", exact: true }).waitFor();
+  const popup = await openPopup(page);
+  await sendButton(popup).waitFor();
   await page.clock.install();
   await popup.close();
-  await expect.poll(() => page.locator("#result").textContent()).toContain("Allow its cookies");
+  await expect.poll(() => shown(page)).toContain("Allow its cookies");
   await page.clock.fastForward(60_000);
   expect(questions).toBe(1);
 });
@@ -198,12 +192,9 @@ test("opened as 127.0.0.1, the shop redirects to localhost, where sessions and w
   const page = await (await person(browser, "desktop")).newPage();
   await page.goto(`http://127.0.0.1:${port}/?from=bookmark`);
   expect(page.url()).toBe(`${shop}/?from=bookmark`);
-  const [popup] = await Promise.all([
-    page.waitForEvent("popup"),
-    page.getByRole("button", { name: "Verify in a popup" }).click(),
-  ]);
-  await popup.getByRole("button", { name: "보내기", exact: true }).click();
-  await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
+  const popup = await openPopup(page);
+  await sendButton(popup).click();
+  await expect.poll(() => shown(page)).toBe("Verified: 01012345678");
 });
 
 test("invalid JSON is answered with 400", async () => {
@@ -223,9 +214,9 @@ test("the redirect returns to the session that started the verification", async 
   const page = await (await person(browser, "android")).newPage();
   await page.goto(shop);
   await page.getByRole("button", { name: "Verify on its own page" }).click();
-  await page.getByRole("button", { name: "보내기", exact: true }).click();
+  await sendButton(page).click();
   await page.waitForURL(`${shop}/#returned`);
-  await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
+  await expect.poll(() => shown(page)).toBe("Verified: 01012345678");
 });
 
 test.for([
@@ -242,10 +233,10 @@ test.for([
   const page = await (await person(browser, device)).newPage();
   await page.addInitScript(script);
   await page.goto(shop);
-  await page.getByRole("button", { name: "Verify in a popup" }).click();
-  await page.getByRole("button", { name: "보내기", exact: true }).click();
+  await popupButton(page).click();
+  await sendButton(page).click();
   await page.waitForURL(`${shop}/#returned`);
-  await expect.poll(() => page.locator("#result").textContent()).toBe("Verified: 01012345678");
+  await expect.poll(() => shown(page)).toBe("Verified: 01012345678");
 });
 
 test("a session gets no phone from the webhook of another session's verification", async () => {
