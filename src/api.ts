@@ -36,6 +36,7 @@ import type { Readiness } from "./ops/readiness.ts";
 import { createRpcServer } from "./rpc/server.ts";
 import { createVerificationService } from "./rpc/verification-service.ts";
 import { createVerificationWindowService } from "./rpc/verification-window-service.ts";
+import { afterRunning } from "./running-time.ts";
 import { withListenErrors } from "./setting-errors.ts";
 import { createCodeOccupancy } from "./storage/code-occupancy.ts";
 import type { Database } from "./storage/database.ts";
@@ -189,13 +190,13 @@ export async function startApi(parts: {
   );
   closers.add(async () => {
     // Calls that wait for an unresponsive database then still get an error response before the connections are cut.
-    const ending = setTimeout(() => database.endIfSilentFor(silenceMs), silenceMs);
-    const cut = setTimeout(() => gateway.instance.server.closeAllConnections(), closeGraceMs);
+    const ending = afterRunning(silenceMs, () => database.endIfSilentFor(silenceMs));
+    const cut = afterRunning(closeGraceMs, () => gateway.instance.server.closeAllConnections());
     try {
       await Promise.all([gateway.instance.close(), rpc.close()]);
     } finally {
-      clearTimeout(cut);
-      clearTimeout(ending);
+      cut.cancel();
+      ending.cancel();
     }
   });
   const grpcPort = await withListenErrors("GRPC", config.grpcHost, config.grpcPort, () =>

@@ -8,6 +8,7 @@
 
 import type { Socket } from "node:net";
 import { performance } from "node:perf_hooks";
+import { runningTime } from "../running-time.ts";
 import { trackInFlightRequests } from "./in-flight-requests.ts";
 import { isPaused, pauseReading, resumeReading } from "./paused-sockets.ts";
 
@@ -64,7 +65,7 @@ export interface ConnectionTurns {
 
 /** `busyShareOf` returns the share of time in which the process was busy since the previous call. */
 export function createConnectionTurns({
-  clock = () => performance.now(),
+  clock = runningTime,
   busyShareOf = ownBusyShare(),
 }: {
   readonly clock?: () => number;

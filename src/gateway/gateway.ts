@@ -20,6 +20,7 @@ import { newRequestId } from "../core/ids.ts";
 import type { VerificationService } from "../core/service.ts";
 import type { Tracing } from "../core/tracing.ts";
 import { asFailure, Failure, type FailureCode, isCutOff, isGone } from "../failures.ts";
+import { runningTime } from "../running-time.ts";
 import { answerUnknownRoute, lookAgain } from "./admit.ts";
 import { answeredRequest } from "./answered-request.ts";
 import type { ConnectionTurns } from "./connection-turns.ts";
@@ -211,7 +212,7 @@ export function createGateway({
     if (isBrokenOff(request)) return;
     // A request behind another on its connection, and a stream, may wait for long without occupying this process.
     if (reply.raw.socket !== null && !request.routeOptions.config.isStream) {
-      request.inFlightSince = performance.now();
+      request.inFlightSince = runningTime();
       turns.begun(request.inFlightSince);
     }
     done();

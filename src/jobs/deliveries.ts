@@ -8,6 +8,7 @@ import {
   type MakeAttempt,
   retryLookMs,
 } from "../core/webhook.ts";
+import { afterRunning } from "../running-time.ts";
 import { EndpointSlots, type SlotLimits } from "./endpoint-slots.ts";
 import type { Job } from "./job.ts";
 
@@ -146,10 +147,13 @@ export function deliverInTime(parts: {
     async stop() {
       stopped = true;
       clearTimeout(timer);
-      const grace = setTimeout(() => cut.abort(), graceMs);
+      const grace = afterRunning(graceMs, () => cut.abort());
       const ended = Promise.resolve(claiming).then(() => Promise.all(underWay));
-      await Promise.race([ended, delay(lastGraceMs, undefined, { ref: false })]);
-      clearTimeout(grace);
+      const late = Promise.withResolvers<void>();
+      const lastGrace = afterRunning(lastGraceMs, late.resolve);
+      await Promise.race([ended, late.promise]);
+      grace.cancel();
+      lastGrace.cancel();
     },
   };
 }

@@ -1,5 +1,6 @@
 import type { Http2Server, ServerHttp2Session } from "node:http2";
 import type { Socket } from "node:net";
+import { afterRunning } from "../running-time.ts";
 
 /** The HTTP/2 connections of a server. */
 export interface Sessions {
@@ -38,9 +39,9 @@ export function keepSessions(): Sessions {
     close(graceMs) {
       // A closing session waits for its peer even after `destroy`, and a frozen peer never answers: so the sockets are
       // destroyed.
-      setTimeout(() => {
+      afterRunning(graceMs, () => {
         for (const socket of sockets) socket.destroy();
-      }, graceMs).unref();
+      });
     },
   };
 

@@ -1,13 +1,14 @@
 import type { Settle } from "../core/settle.ts";
 import type { Span } from "../core/tracing.ts";
 import { Failure } from "../failures.ts";
+import { runningTime } from "../running-time.ts";
 import { isDatabaseUnavailable } from "./database-errors.ts";
 import type { BatchObserver } from "./observer.ts";
 
 interface Waiting<Item, Result> {
   readonly item: Item;
   readonly keys: readonly string[];
-  /** By performance.now(). */
+  /** By `runningTime`. */
   readonly since: number;
   readonly span: Span | undefined;
   readonly settle: Settle<Result>;
@@ -245,7 +246,7 @@ export function createBatcher<Item, Result>(options: {
       while (waiting.length > 0 && (inFlight === 1 || waiting.length >= enoughForAnother)) {
         const batch = takeBatch();
         if (batch.length === 0) break;
-        const startedAt = performance.now();
+        const startedAt = runningTime();
         if (underWay.length === 0) busySince = startedAt;
         underWay = [...underWay, batch];
         const waited = startedAt - (batch[0]?.since ?? startedAt);
@@ -258,7 +259,7 @@ export function createBatcher<Item, Result>(options: {
         process.nextTick(() => process.nextTick(settlePrevious));
         settlement = await running;
         underWay = underWay.filter((other) => other !== batch);
-        const endedAt = performance.now();
+        const endedAt = runningTime();
         // A pipelined batch began when the one before it ended.
         lastTookMs = endedAt - (isPipelined ? busySince : startedAt);
         busySince = endedAt;
@@ -285,7 +286,7 @@ export function createBatcher<Item, Result>(options: {
     for (const { settle } of refused) settle.reject(error);
   }
 
-  function isOverloaded(now = performance.now()): boolean {
+  function isOverloaded(now = runningTime()): boolean {
     if (waiting.length === 0 || options.maxWaiting === Number.POSITIVE_INFINITY) return false;
     const inFlightMs = now - busySince;
     if (waiting.length >= options.maxWaiting || inFlightMs > maxWaitMs) return true;
@@ -295,7 +296,7 @@ export function createBatcher<Item, Result>(options: {
   }
 
   function take(item: Item, settle: Settle<Result>): void {
-    const since = performance.now();
+    const since = runningTime();
     if (isOverloaded(since)) {
       settle.reject(new Failure("service_unavailable"));
       return;

@@ -1,4 +1,5 @@
 import { Failure } from "../failures.ts";
+import { afterRunning } from "../running-time.ts";
 import type { Database } from "./database.ts";
 
 /**
@@ -48,7 +49,7 @@ export function createConcurrencyLimit({ pool }: Database): ConcurrencyLimit {
     return new Promise((resolve, reject) => {
       const queue = queues.get(projectId) ?? new Set();
       const leave = () => {
-        clearTimeout(timer);
+        timer.cancel();
         queue.delete(take);
         if (queue.size === 0) queues.delete(projectId);
       };
@@ -58,10 +59,10 @@ export function createConcurrencyLimit({ pool }: Database): ConcurrencyLimit {
         begin(projectId);
         resolve();
       };
-      const timer = setTimeout(() => {
+      const timer = afterRunning(queueTimeoutMs, () => {
         leave();
         reject(new Failure("service_unavailable"));
-      }, queueTimeoutMs);
+      });
       queues.set(projectId, queue.add(take));
     });
   }

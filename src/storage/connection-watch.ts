@@ -6,6 +6,7 @@
  */
 
 import pg from "pg";
+import { runningTime } from "../running-time.ts";
 import type { PooledClient } from "./pooled-client.ts";
 
 /** A statement unanswered for this long triggers a check: hot statements take milliseconds. */
@@ -33,7 +34,7 @@ WHERE pid = ANY ($1::int[])
 interface Waiting {
   readonly client: PooledClient;
   readonly backend: number;
-  /** By performance.now(). */
+  /** By `runningTime`. */
   readonly since: number;
 }
 
@@ -64,7 +65,7 @@ export function watchConnections(
   const clients = new Set<PooledClient>();
   let silentSince: number | undefined;
   let looking = false;
-  /** By performance.now(). */
+  /** By `runningTime`. */
   let lookAgainAt = 0;
   /** Statements whose backend was not working at the last check. */
   let suspectedBefore: readonly Waiting[] = [];
@@ -83,7 +84,7 @@ export function watchConnections(
   timer.unref();
 
   function endOverdue(): void {
-    const before = performance.now() - answerTimeoutMs;
+    const before = runningTime() - answerTimeoutMs;
     for (const client of clients) {
       const { askedAt } = client;
       if (askedAt === undefined || askedAt > before) continue;
@@ -102,10 +103,10 @@ export function watchConnections(
       silentSince = undefined;
       return;
     }
-    if (performance.now() < lookAgainAt) return;
+    if (runningTime() < lookAgainAt) return;
     const suspects = waitingFor(relatedMs);
     looking = true;
-    const askedAt = performance.now();
+    const askedAt = runningTime();
     try {
       const busy = await busyAmong(suspects.map(({ backend }) => backend));
       silentSince = undefined;
@@ -113,7 +114,7 @@ export function watchConnections(
       // On an overloaded machine a backend may not have started its statement yet, so two checks in a row must find it idle.
       const dead = found.filter((one) => suspectedBefore.some((other) => isSame(one, other)));
       suspectedBefore = found;
-      if (found.length === 0) lookAgainAt = performance.now() + busyPauseMs;
+      if (found.length === 0) lookAgainAt = runningTime() + busyPauseMs;
       if (dead.some(({ since }) => since <= askedAt - suspectMs))
         giveUp(dead, idle(), new ConnectionVanished());
     } catch (error) {
@@ -124,7 +125,7 @@ export function watchConnections(
         silentSince ??= askedAt;
         // The server may be gone or merely slow: idle connections may still be good, and new ones would cost a slow server
         // more.
-        if (performance.now() - silentSince >= silenceMs) {
+        if (runningTime() - silentSince >= silenceMs) {
           giveUp(waitingFor(silenceMs), [], timedOut("the database does not answer"));
         }
       }
@@ -134,7 +135,7 @@ export function watchConnections(
   }
 
   function waitingFor(milliseconds: number): Waiting[] {
-    const before = performance.now() - milliseconds;
+    const before = runningTime() - milliseconds;
     const waiting: Waiting[] = [];
     for (const client of clients) {
       const { askedAt: since, backend } = client;
@@ -185,7 +186,7 @@ export function watchConnections(
       if (rows[0]?.pid === processID) client.backend = processID;
     },
     breakOff(afterMs) {
-      const since = performance.now() - afterMs;
+      const since = runningTime() - afterMs;
       const silent = [...clients].filter(({ askedAt }) => askedAt !== undefined && askedAt <= since);
       for (const client of silent)
         client.breakOff(timedOut("the database did not answer before the shutdown"));

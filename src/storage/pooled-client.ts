@@ -1,5 +1,6 @@
 import type { Socket } from "node:net";
 import pg from "pg";
+import { runningTime } from "../running-time.ts";
 
 type Answered = (error: Error | null, result: pg.QueryResult) => void;
 
@@ -11,7 +12,7 @@ type Answered = (error: Error | null, result: pg.QueryResult) => void;
  * a seventh of this process's CPU time for a read, and a fifth of its memory.
  */
 export class PooledClient extends pg.Client {
-  /** Since when the server has owed its next answer, by performance.now(). Undefined if no statement is unanswered. */
+  /** Since when the server has owed its next answer, by `runningTime`. Undefined if no statement is unanswered. */
   askedAt: number | undefined = undefined;
   /** Checked out of the pool, whether or not a statement is in flight. */
   isInUse = false;
@@ -52,13 +53,13 @@ export class PooledClient extends pg.Client {
    * starts when the previous one is answered.
    */
   #begin(): () => void {
-    if (this.#unanswered++ === 0) this.askedAt = performance.now();
+    if (this.#unanswered++ === 0) this.askedAt = runningTime();
     let isOpen = true;
     return () => {
       // The driver may call back twice if it could not send a parameter.
       if (!isOpen) return;
       isOpen = false;
-      this.askedAt = --this.#unanswered === 0 ? undefined : performance.now();
+      this.askedAt = --this.#unanswered === 0 ? undefined : runningTime();
     };
   }
 }

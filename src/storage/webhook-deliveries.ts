@@ -424,7 +424,9 @@ export function createWebhookDeliveries(
       const id = newId();
       const until = performance.now() + leaseSeconds * 1_000;
       try {
-        return await claimUnder(id, bounds);
+        const claim = await claimUnder(id, bounds);
+        // Another process may have claimed these attempts since: this one was suspended before it could read the answer.
+        return performance.now() < until ? claim : { attempts: [], heldBack: claim.attempts.length };
       } catch (error) {
         lostClaims.set(id, until);
         throw error;

@@ -1,6 +1,7 @@
 /** One HTTP exchange with a merchant's endpoint. */
 
 import { request } from "undici";
+import { afterRunning } from "../running-time.ts";
 import { AddressRefused, createAddressPolicy } from "./address-policy.ts";
 import { keepConnections } from "./connections.ts";
 import type { ResolveName } from "./name-resolution.ts";
@@ -144,14 +145,14 @@ export function createEndpoints(options: {
       const cut = new AbortController();
       const stop = () => cut.abort(signal?.reason);
       const tooLong = () => cut.abort(new Error(`took longer than ${timeoutMs / 1000} s`));
-      const timer = setTimeout(tooLong, timeoutMs);
+      const timer = afterRunning(timeoutMs, tooLong);
       signal?.addEventListener("abort", stop, { once: true });
       try {
         const ended = await exchange(message, cut);
         signal?.throwIfAborted();
         return { durationMs: Math.round(performance.now() - startedAt), ...ended };
       } finally {
-        clearTimeout(timer);
+        timer.cancel();
         signal?.removeEventListener("abort", stop);
       }
     },

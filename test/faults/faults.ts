@@ -6,6 +6,7 @@ import { killFaults } from "./kills.ts";
 import { migrationFaults } from "./migration-faults.ts";
 import { networkFaults } from "./network-faults.ts";
 import { orderFaults } from "./order-faults.ts";
+import { pauseFaults } from "./pause-faults.ts";
 import type { Random } from "./random.ts";
 import type { Setting, World } from "./world.ts";
 
@@ -23,6 +24,7 @@ export interface Fault {
 
 export const faults: readonly Fault[] = [
   ...killFaults,
+  ...pauseFaults,
   ...networkFaults,
   ...databaseFaults,
   ...fleetFaults,

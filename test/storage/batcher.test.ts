@@ -3,6 +3,9 @@ import { Failure } from "../../src/failures.ts";
 import { createBatcher } from "../../src/storage/batcher.ts";
 import { unobserved } from "../../src/storage/observer.ts";
 
+// Here the clock may jump by seconds without a suspension.
+vi.mock("../../src/running-time.ts", () => ({ runningTime: () => performance.now() }));
+
 beforeEach(() => {
   vi.useFakeTimers({ toFake: ["performance"] });
 });

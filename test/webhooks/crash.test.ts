@@ -148,24 +148,47 @@ describe("claims and results through the storage layer", () => {
 
   afterAll(() => database.close());
 
+  const everything = {
+    limit: 1_000,
+    quickLimit: 1_000,
+    slowLimit: 1_000,
+    slowFirstLimit: 0,
+    perEndpoint: 1_000,
+    endpoints: [],
+  };
+
   /** Claims a new event's attempt; returns the fields of its result that do not depend on the outcome. */
   async function underWay() {
     const shop = await openShop(service);
     await shop.setWebhook("http://127.0.0.1:1/hook");
     const id = await shop.event();
-    const { attempts } = await deliveries.claim({
-      limit: 1_000,
-      quickLimit: 1_000,
-      slowLimit: 1_000,
-      slowFirstLimit: 0,
-      perEndpoint: 1_000,
-      endpoints: [],
-    });
+    const { attempts } = await deliveries.claim(everything);
     const due = attempts.find(({ verificationId }) => verificationId === decodeId("vrf_", id));
     if (!due) throw new Error("it was not due");
     const { verificationId, number, resends } = due;
     return { shop, id, result: { verificationId, number, resends, durationMs: 1, answer: "", gone: false } };
   }
+
+  test("a claim whose answer is read after its lease makes no attempt: another worker may have made it", async () => {
+    const shop = await openShop(service);
+    await shop.setWebhook("http://127.0.0.1:1/hook");
+    await shop.event();
+    const now = performance.now.bind(performance);
+    let ahead = 0;
+    const clock = vi.spyOn(performance, "now").mockImplementation(() => now() + ahead);
+    const holder = await service.db.connect();
+    try {
+      await holder.query("BEGIN; LOCK TABLE webhook_attempt IN SHARE MODE");
+      const claiming = deliveries.claim(everything);
+      await untilWaiting(service.db, 1);
+      ahead = 30_000;
+      await holder.query("ROLLBACK");
+      expect((await claiming).attempts).toEqual([]);
+    } finally {
+      clock.mockRestore();
+      holder.release(true);
+    }
+  });
 
   async function stored(verificationId: string) {
     const { rows } = await service.db.query(

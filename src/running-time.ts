@@ -1,0 +1,37 @@
+/**
+ * Time during which this process could work. While it is suspended, with its machine or alone, other clocks may go on: answers
+ * that arrived meanwhile have not been read when it continues, and a timer would take them for missing.
+ */
+
+const lookEveryMs = 250;
+/** The most that counts between two looks. The event loop of a busy process may take nearly as long for one turn. */
+const mostMs = 1_000;
+
+let passedMs = 0;
+let lookedAt = performance.now();
+
+setInterval(() => {
+  passedMs = runningTime();
+  lookedAt = performance.now();
+}, lookEveryMs).unref();
+
+/** Milliseconds, for differences only. A suspension counts as a second at most. */
+export function runningTime(): number {
+  return passedMs + Math.min(performance.now() - lookedAt, mostMs);
+}
+
+export interface RunningTimer {
+  cancel(): void;
+}
+
+/** Calls `act` once this process has been running for so long. Does not keep the process from ending. */
+export function afterRunning(milliseconds: number, act: () => void): RunningTimer {
+  const until = runningTime() + milliseconds;
+  const look = () => {
+    const leftMs = until - runningTime();
+    if (leftMs > 0) timer = setTimeout(look, Math.ceil(leftMs)).unref();
+    else act();
+  };
+  let timer = setTimeout(look, milliseconds).unref();
+  return { cancel: () => clearTimeout(timer) };
+}
