@@ -1,6 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
+import { afterRunning } from "../running-time.ts";
 import { giveUpVanishedClient } from "./session-settings.ts";
 import { hintChannel, transitionChannel } from "./transition.ts";
 
@@ -57,7 +58,6 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
       ...connection,
       application_name: "phoneproof-notices",
       connectionTimeoutMillis: connectTimeoutMs,
-      query_timeout: answerMs,
       keepAlive: true,
     });
     next.on("notification", ({ channel, payload }) => {
@@ -100,7 +100,16 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
     ask();
 
     function ask(): void {
-      asking = setTimeout(() => next.query("SELECT 1").then(ask, onProbeError), askEveryMs);
+      asking = setTimeout(() => probe().then(ask, onProbeError), askEveryMs);
+    }
+
+    /** The driver's own timeout would expire before what arrived during a suspension is read. */
+    async function probe(): Promise<void> {
+      const late = Promise.withResolvers<never>();
+      const timer = afterRunning(answerMs, () =>
+        late.reject(new Error("the database does not answer on it")),
+      );
+      await Promise.race([next.query("SELECT 1"), late.promise]).finally(timer.cancel);
     }
 
     /** The server may only be slow, so this connection stays until another one replaces it. */

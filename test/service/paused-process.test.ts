@@ -119,6 +119,20 @@ test("calls whose statement was answered while their process was suspended durin
   }
 });
 
+test("a connection for notices that was probed just before its process was suspended is kept", async () => {
+  const proxy = await startCuttableProxy(beside.databaseUrl);
+  const paused = await startProcess({ DATABASE_URL: proxy.databaseUrl, ROLES: "api" });
+  await proxy.holdAnswerTo("SELECT 1\0");
+  await suspended(paused.child.pid, async () => {
+    proxy.restore();
+    await delay(3_000);
+  });
+  // Its next probe follows the answer to that one.
+  const probes = proxy.timesSent("SELECT 1\0");
+  await vi.waitUntil(() => proxy.timesSent("SELECT 1\0") > probes, { timeout: 45_000 });
+  expect(paused.text()).not.toContain("LISTEN");
+});
+
 test("an endpoint's answer that arrived while the worker was suspended counts", async () => {
   const shop = await openShop(beside);
   const reached = Promise.withResolvers<void>();
