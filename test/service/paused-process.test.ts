@@ -4,7 +4,6 @@ import { setTimeout as delay } from "node:timers/promises";
 import { createClient } from "@connectrpc/connect";
 import { expect, test, vi } from "vitest";
 import {
-  Environment,
   VerificationService,
   VerificationStatus,
 } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
@@ -17,9 +16,6 @@ import { startProcess } from "../ops/service-process.ts";
 import { startReceiver } from "../webhooks/receiver.ts";
 import { attempted, deliveryWhen, openShop } from "../webhooks/shop.ts";
 import { untilWaiting } from "./barrier.ts";
-
-/** Of the processes that `startProcess` starts. */
-const adminToken = "an-admin-token-that-is-long-enough";
 
 const beside = await startTestService({ ROLES: "api", WEBHOOK_ALLOW_PRIVATE: "true" });
 
@@ -87,23 +83,23 @@ test("a call whose database was suspended with its process waits for its answer"
 });
 
 test("calls whose statement was answered while their process was suspended during its shutdown get its answer", async () => {
-  const { projectId, liveKey } = await beside.createProject();
+  const { liveKey } = await beside.createProject();
   const paused = await startProcess({ DATABASE_URL: beside.databaseUrl, ROLES: "api", LOG_LEVEL: "info" });
-  await merchant(paused.httpUrl, liveKey).create();
+  const shop = merchant(paused.httpUrl, liveKey);
+  const { id: verificationId } = (await shop.create()).body;
   const { grpc } = JSON.parse(
     paused
       .text()
       .split("\n")
       .find((line) => line.includes('"grpc":')) ?? "{}",
   );
-  const verifications = createClient(VerificationService, transportTo(grpc, adminToken));
+  const verifications = createClient(VerificationService, transportTo(grpc, liveKey));
   const holder = await beside.db.connect();
   try {
     await holder.query("BEGIN; SELECT FROM usage FOR UPDATE");
-    const call = merchant(paused.httpUrl, liveKey).create();
-    const request = { projectId, environment: Environment.LIVE, idempotencyKey: "during-a-shutdown" };
-    const rpc = verifications.createVerification(request);
-    await untilWaiting(beside.db, 1);
+    const call = shop.create();
+    const rpc = verifications.getVerification({ verificationId });
+    await untilWaiting(beside.db, 2);
     paused.child.kill("SIGTERM");
     await vi.waitUntil(() => paused.text().includes("SIGTERM"), { timeout: 45_000 });
     await suspended(paused.child.pid, async () => {
