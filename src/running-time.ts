@@ -11,27 +11,36 @@ let passedMs = 0;
 let lookedAt = performance.now();
 
 setInterval(() => {
-  passedMs = runningTime();
+  passedMs = runningTime.now();
   lookedAt = performance.now();
 }, lookEveryMs).unref();
 
-/** Milliseconds, for differences only. A suspension counts as a second at most. */
-export function runningTime(): number {
-  return passedMs + Math.min(performance.now() - lookedAt, mostMs);
-}
+export const runningTime = {
+  /** Milliseconds, for differences only. A suspension counts as a second at most. */
+  now: (): number => passedMs + Math.min(performance.now() - lookedAt, mostMs),
+};
 
 export interface RunningTimer {
   cancel(): void;
 }
 
-/** Calls `act` once this process has been running for so long. Does not keep the process from ending. */
+/**
+ * Calls `act` once this process has been running for so long, and has read what arrived before. Does not keep the process from
+ * ending.
+ */
 export function afterRunning(milliseconds: number, act: () => void): RunningTimer {
-  const until = runningTime() + milliseconds;
+  const until = runningTime.now() + milliseconds;
+  let ending: NodeJS.Immediate | undefined;
   const look = () => {
-    const leftMs = until - runningTime();
+    const leftMs = until - runningTime.now();
     if (leftMs > 0) timer = setTimeout(look, Math.ceil(leftMs)).unref();
-    else act();
+    else ending = setImmediate(act);
   };
   let timer = setTimeout(look, milliseconds).unref();
-  return { cancel: () => clearTimeout(timer) };
+  return {
+    cancel() {
+      clearTimeout(timer);
+      clearImmediate(ending);
+    },
+  };
 }

@@ -65,7 +65,7 @@ export interface ConnectionTurns {
 
 /** `busyShareOf` returns the share of time in which the process was busy since the previous call. */
 export function createConnectionTurns({
-  clock = runningTime,
+  clock = runningTime.now,
   busyShareOf = ownBusyShare(),
 }: {
   readonly clock?: () => number;

@@ -212,7 +212,7 @@ export function createGateway({
     if (isBrokenOff(request)) return;
     // A request behind another on its connection, and a stream, may wait for long without occupying this process.
     if (reply.raw.socket !== null && !request.routeOptions.config.isStream) {
-      request.inFlightSince = runningTime();
+      request.inFlightSince = runningTime.now();
       turns.begun(request.inFlightSince);
     }
     done();

@@ -246,7 +246,7 @@ export function createBatcher<Item, Result>(options: {
       while (waiting.length > 0 && (inFlight === 1 || waiting.length >= enoughForAnother)) {
         const batch = takeBatch();
         if (batch.length === 0) break;
-        const startedAt = runningTime();
+        const startedAt = runningTime.now();
         if (underWay.length === 0) busySince = startedAt;
         underWay = [...underWay, batch];
         const waited = startedAt - (batch[0]?.since ?? startedAt);
@@ -259,7 +259,7 @@ export function createBatcher<Item, Result>(options: {
         process.nextTick(() => process.nextTick(settlePrevious));
         settlement = await running;
         underWay = underWay.filter((other) => other !== batch);
-        const endedAt = runningTime();
+        const endedAt = runningTime.now();
         // A pipelined batch began when the one before it ended.
         lastTookMs = endedAt - (isPipelined ? busySince : startedAt);
         busySince = endedAt;
@@ -286,7 +286,7 @@ export function createBatcher<Item, Result>(options: {
     for (const { settle } of refused) settle.reject(error);
   }
 
-  function isOverloaded(now = runningTime()): boolean {
+  function isOverloaded(now = runningTime.now()): boolean {
     if (waiting.length === 0 || options.maxWaiting === Number.POSITIVE_INFINITY) return false;
     const inFlightMs = now - busySince;
     if (waiting.length >= options.maxWaiting || inFlightMs > maxWaitMs) return true;
@@ -296,7 +296,7 @@ export function createBatcher<Item, Result>(options: {
   }
 
   function take(item: Item, settle: Settle<Result>): void {
-    const since = runningTime();
+    const since = runningTime.now();
     if (isOverloaded(since)) {
       settle.reject(new Failure("service_unavailable"));
       return;

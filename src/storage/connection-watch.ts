@@ -84,7 +84,7 @@ export function watchConnections(
   timer.unref();
 
   function endOverdue(): void {
-    const before = runningTime() - answerTimeoutMs;
+    const before = runningTime.now() - answerTimeoutMs;
     for (const client of clients) {
       const { askedAt } = client;
       if (askedAt === undefined || askedAt > before) continue;
@@ -103,10 +103,10 @@ export function watchConnections(
       silentSince = undefined;
       return;
     }
-    if (runningTime() < lookAgainAt) return;
+    if (runningTime.now() < lookAgainAt) return;
     const suspects = waitingFor(relatedMs);
     looking = true;
-    const askedAt = runningTime();
+    const askedAt = runningTime.now();
     try {
       const busy = await busyAmong(suspects.map(({ backend }) => backend));
       silentSince = undefined;
@@ -114,7 +114,7 @@ export function watchConnections(
       // On an overloaded machine a backend may not have started its statement yet, so two checks in a row must find it idle.
       const dead = found.filter((one) => suspectedBefore.some((other) => isSame(one, other)));
       suspectedBefore = found;
-      if (found.length === 0) lookAgainAt = runningTime() + busyPauseMs;
+      if (found.length === 0) lookAgainAt = runningTime.now() + busyPauseMs;
       if (dead.some(({ since }) => since <= askedAt - suspectMs))
         giveUp(dead, idle(), new ConnectionVanished());
     } catch (error) {
@@ -125,7 +125,7 @@ export function watchConnections(
         silentSince ??= askedAt;
         // The server may be gone or merely slow: idle connections may still be good, and new ones would cost a slow server
         // more.
-        if (runningTime() - silentSince >= silenceMs) {
+        if (runningTime.now() - silentSince >= silenceMs) {
           giveUp(waitingFor(silenceMs), [], timedOut("the database does not answer"));
         }
       }
@@ -135,7 +135,7 @@ export function watchConnections(
   }
 
   function waitingFor(milliseconds: number): Waiting[] {
-    const before = runningTime() - milliseconds;
+    const before = runningTime.now() - milliseconds;
     const waiting: Waiting[] = [];
     for (const client of clients) {
       const { askedAt: since, backend } = client;
@@ -186,7 +186,7 @@ export function watchConnections(
       if (rows[0]?.pid === processID) client.backend = processID;
     },
     breakOff(afterMs) {
-      const since = runningTime() - afterMs;
+      const since = runningTime.now() - afterMs;
       const silent = [...clients].filter(({ askedAt }) => askedAt !== undefined && askedAt <= since);
       for (const client of silent)
         client.breakOff(timedOut("the database did not answer before the shutdown"));

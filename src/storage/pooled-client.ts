@@ -53,13 +53,13 @@ export class PooledClient extends pg.Client {
    * starts when the previous one is answered.
    */
   #begin(): () => void {
-    if (this.#unanswered++ === 0) this.askedAt = runningTime();
+    if (this.#unanswered++ === 0) this.askedAt = runningTime.now();
     let isOpen = true;
     return () => {
       // The driver may call back twice if it could not send a parameter.
       if (!isOpen) return;
       isOpen = false;
-      this.askedAt = --this.#unanswered === 0 ? undefined : runningTime();
+      this.askedAt = --this.#unanswered === 0 ? undefined : runningTime.now();
     };
   }
 }

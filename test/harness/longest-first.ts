@@ -8,6 +8,7 @@ import { BaseSequencer, type TestSpecification } from "vitest/node";
 const longest = [
   "storage/embedded-postgres",
   "window/browser",
+  "service/paused-process",
   "ops/log",
   "service/statistics",
   "cli/sms-stream",

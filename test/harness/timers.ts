@@ -1,4 +1,5 @@
 import { onTestFinished, vi } from "vitest";
+import { runningTime } from "../../src/running-time.ts";
 
 /**
  * Until the end of the test, timers with exactly this delay, but for a rounding error, that are set from now on never fire.
@@ -11,6 +12,12 @@ export function suppressTimers(milliseconds: number): void {
 /** Until the end of the test, timers with this delay, or up to 10 % less, that are set from now on fire after `soonMs`. */
 export function shortenTimers(milliseconds: number, soonMs = 50): void {
   changeTimers((delay = 0) => (delay <= milliseconds && delay > milliseconds * 0.9 ? soonMs : delay));
+}
+
+/** Until the end of the test, a jump of a faked `performance` is no suspension of this process. */
+export function runAllTheTime(): void {
+  const clock = vi.spyOn(runningTime, "now").mockImplementation(() => performance.now());
+  onTestFinished(() => clock.mockRestore());
 }
 
 function changeTimers(change: (delay: number | undefined) => number | undefined): void {

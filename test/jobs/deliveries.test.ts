@@ -1,17 +1,11 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import type { AttemptResult, Claim, ClaimBounds, DueAttempt } from "../../src/core/webhook.ts";
 import { deliverInTime } from "../../src/jobs/deliveries.ts";
-
-// Here the clock may jump by seconds without a suspension.
-vi.mock("../../src/running-time.ts", () => ({
-  afterRunning(milliseconds: number, act: () => void) {
-    const timer = setTimeout(act, milliseconds);
-    return { cancel: () => clearTimeout(timer) };
-  },
-}));
+import { runAllTheTime } from "../harness/timers.ts";
 
 beforeEach(() => {
-  vi.useFakeTimers();
+  vi.useFakeTimers({ toNotFake: ["setImmediate", "nextTick", "queueMicrotask"] });
+  runAllTheTime();
 });
 afterEach(() => {
   vi.useRealTimers();

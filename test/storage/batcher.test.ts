@@ -2,12 +2,11 @@ import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { Failure } from "../../src/failures.ts";
 import { createBatcher } from "../../src/storage/batcher.ts";
 import { unobserved } from "../../src/storage/observer.ts";
-
-// Here the clock may jump by seconds without a suspension.
-vi.mock("../../src/running-time.ts", () => ({ runningTime: () => performance.now() }));
+import { runAllTheTime } from "../harness/timers.ts";
 
 beforeEach(() => {
   vi.useFakeTimers({ toFake: ["performance"] });
+  runAllTheTime();
 });
 
 afterEach(() => {

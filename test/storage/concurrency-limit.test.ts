@@ -3,9 +3,11 @@ import { setImmediate } from "node:timers/promises";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { createConcurrencyLimit } from "../../src/storage/concurrency-limit.ts";
 import type { Database } from "../../src/storage/database.ts";
+import { runAllTheTime } from "../harness/timers.ts";
 
 beforeEach(() => {
-  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "performance"] });
+  runAllTheTime();
 });
 
 afterEach(() => {

@@ -1,0 +1,57 @@
+import { setImmediate } from "node:timers/promises";
+import { expect, onTestFinished, test, vi } from "vitest";
+import { afterRunning, runningTime } from "../../src/running-time.ts";
+
+/** Time passes by the fake timers; how much of it the process has been running is `ran`. */
+function fakeTime() {
+  const time = { ran: 0 };
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+  const clock = vi.spyOn(runningTime, "now").mockImplementation(() => time.ran);
+  onTestFinished(() => {
+    clock.mockRestore();
+    vi.useRealTimers();
+  });
+  return time;
+}
+
+test("what is due after some running time waits until the process has been running for as long", async () => {
+  const time = fakeTime();
+  const act = vi.fn();
+  afterRunning(3_000, act);
+  // It was suspended for the rest.
+  time.ran = 1_000;
+  vi.advanceTimersByTime(3_000);
+  await setImmediate();
+  expect(act).not.toHaveBeenCalled();
+  time.ran = 3_000;
+  vi.advanceTimersByTime(2_000);
+  await setImmediate();
+  expect(act).toHaveBeenCalledTimes(1);
+  vi.advanceTimersByTime(60_000);
+  await setImmediate();
+  expect(act).toHaveBeenCalledTimes(1);
+});
+
+test("what has arrived when it is due is read first, and may cancel it", async () => {
+  const time = fakeTime();
+  const act = vi.fn();
+  const timer = afterRunning(100, act);
+  time.ran = 100;
+  vi.advanceTimersByTime(100);
+  expect(act).not.toHaveBeenCalled();
+  timer.cancel();
+  await setImmediate();
+  expect(act).not.toHaveBeenCalled();
+});
+
+test("what was cancelled while it waited longer never happens", async () => {
+  const time = fakeTime();
+  const act = vi.fn();
+  const timer = afterRunning(1_000, act);
+  vi.advanceTimersByTime(1_000);
+  timer.cancel();
+  time.ran = 60_000;
+  vi.advanceTimersByTime(60_000);
+  await setImmediate();
+  expect(act).not.toHaveBeenCalled();
+});
