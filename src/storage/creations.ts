@@ -13,6 +13,7 @@ import { createBatcher } from "./batcher.ts";
 import { isReleasable } from "./code-occupancy.ts";
 import { type Database, type Pipeline, runStatement, tryStatement } from "./database.ts";
 import { createFastPathGuard } from "./fast-path-guard.ts";
+import { waitForStandby } from "./standby-wait.ts";
 import {
   type BatchCharges,
   chargedCalls,
@@ -434,8 +435,13 @@ async function createBatch(
     undecided.filter(({ reserved }) => reserved),
     outcomes,
   );
+  const hasWritten = created.size > 0 || countCharged(usages) > 0;
+  if (!hasWritten && outcomes.some(isReplayed)) await waitForStandby(pipeline);
   return outcomes;
 }
+
+const isReplayed = (outcome: Outcome) =>
+  !(outcome instanceof UsageLimitReached) && outcome.value.kind === "replayed";
 
 /** A request that was charged, but neither created nor found by its key. */
 interface Undecided {

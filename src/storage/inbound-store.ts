@@ -6,6 +6,7 @@ import { flagArray, plainArray, textArray } from "./array-literal.ts";
 import { type Statements, tryStatement } from "./database.ts";
 import { changedMeanwhile } from "./fast-path-messages.ts";
 import { isRemembered, type ReadState } from "./inbound-state.ts";
+import { waitForStandby } from "./standby-wait.ts";
 import {
   hintChannel,
   noticesInPayload,
@@ -191,7 +192,10 @@ export async function storeJudgements(
 ): Promise<Moved | null> {
   const { judged, verified, expired, changedSenders, hints, withoutCode } = judgements;
   const news = judged.filter(({ repeated }) => !repeated);
-  if (news.length === 0) return unmoved;
+  if (news.length === 0) {
+    await waitForStandby(statements);
+    return unmoved;
+  }
   const first = news.filter(
     ({ firstOfContent, judgement }) => firstOfContent && judgement.outcome !== "verified",
   );

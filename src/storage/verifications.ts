@@ -8,6 +8,7 @@ import { createConcurrencyLimit } from "./concurrency-limit.ts";
 import { createCreations, liveRecord } from "./creations.ts";
 import { type Database, type NamedStatement, type Pipeline, runStatement } from "./database.ts";
 import { isDeadlock } from "./database-errors.ts";
+import { waitForStandby } from "./standby-wait.ts";
 import {
   expireDue,
   noticesSent,
@@ -125,6 +126,13 @@ SELECT
   )`,
 };
 
+type LookedUp = Charged<Verification | null> | UsageLimitReached;
+
+const isUncharged = (result: LookedUp) => result instanceof UsageLimitReached || result.usage === undefined;
+
+const isCancelled = (result: LookedUp) =>
+  !(result instanceof UsageLimitReached) && result.value?.status === "cancelled";
+
 const batchSize = 500;
 const maxWaiting = 10_000;
 
@@ -139,7 +147,7 @@ export function createVerifications(database: Database): Verifications {
     statement: NamedStatement,
     items: readonly ChargedLookup[],
     seen: (verification: Verification, row: readonly unknown[]) => Verification,
-  ): Promise<(Charged<Verification | null> | UsageLimitReached)[]> {
+  ): Promise<LookedUp[]> {
     const batchCharges = chargesOf(items.map(({ chargeTo }) => chargeTo));
     const rows = await runStatement(pipeline, statement, [
       batchCharges.projects,
@@ -152,7 +160,7 @@ export function createVerifications(database: Database): Verifications {
       plainArray(batchCharges.ranks),
     ]);
     if (rows.length !== items.length) throw new Error("a lookup returned no result");
-    const results = new Array<Charged<Verification | null> | UsageLimitReached>(items.length);
+    const results = new Array<LookedUp>(items.length);
     const charged = new Map<string | null | undefined, readonly unknown[]>();
     for (const row of rows) {
       if (row[1] !== null) charged.set(items[row[0] as number]?.chargeTo, row);
@@ -175,7 +183,7 @@ export function createVerifications(database: Database): Verifications {
     return results;
   }
 
-  const find = createBatcher<ChargedLookup, Charged<Verification | null> | UsageLimitReached>({
+  const find = createBatcher<ChargedLookup, LookedUp>({
     observer: database.observer.batch("read"),
     maxSize: batchSize,
     maxWaiting,
@@ -183,7 +191,7 @@ export function createVerifications(database: Database): Verifications {
     run: (items) => lookUp(reading, findStatement, items, (verification) => verification),
   });
 
-  const cancel = createBatcher<ChargedLookup, Charged<Verification | null> | UsageLimitReached>({
+  const cancel = createBatcher<ChargedLookup, LookedUp>({
     observer: database.observer.batch("cancel"),
     maxSize: batchSize,
     maxWaiting,
@@ -201,6 +209,8 @@ export function createVerifications(database: Database): Verifications {
         return lookUpAndCancel();
       });
       for (const environment of cancelled.values()) database.observer.moved("cancelled", environment, 1);
+      if (cancelled.size === 0 && results.every(isUncharged) && results.some(isCancelled))
+        await waitForStandby(cancelling);
       return results;
     },
   });
@@ -241,9 +251,7 @@ export function createVerifications(database: Database): Verifications {
     return (await readAgain(verification.id)) ?? verification;
   }
 
-  async function settledResult(
-    found: Promise<Charged<Verification | null> | UsageLimitReached>,
-  ): Promise<Charged<Verification | null>> {
+  async function settledResult(found: Promise<LookedUp>): Promise<Charged<Verification | null>> {
     const result = await found;
     if (result instanceof UsageLimitReached) throw usageLimitExceeded(result.secondsToNextMonth);
     if (result.value === null || isSettled(result.value)) return result;

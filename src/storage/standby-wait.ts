@@ -1,0 +1,22 @@
+/**
+ * For responses that repeat what is stored, and for which nothing is written: an inbound message's receipt when it comes again,
+ * and the replay of a creation or a cancel that is not charged.
+ *
+ * A Postgres that is restarted while a commit waits for the synchronous standby shows that commit afterwards, whether the standby
+ * has it or not. If the standby is promoted then, it is gone, so the response must not be sent yet.
+ */
+
+import { runStatement, type Statements } from "./database.ts";
+
+const standbyWaitStatement = {
+  name: "standby_wait",
+  text: "SELECT FROM pg_logical_emit_message(true, 'phoneproof', ''::text)",
+};
+
+/**
+ * Writes a record to the write-ahead log, and nothing else. Its commit waits for the standby, if there is one, as every write does,
+ * and with it for all that was committed before.
+ */
+export async function waitForStandby(statements: Statements): Promise<void> {
+  await runStatement(statements, standbyWaitStatement, []);
+}

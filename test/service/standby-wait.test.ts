@@ -1,0 +1,122 @@
+/** A repeat is answered only once the synchronous standby has what was stored at first, as at first. */
+
+import { mkdtemp, rm } from "node:fs/promises";
+import os from "node:os";
+import path from "node:path";
+import { Code, createClient } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import pg from "pg";
+import { expect, onTestFinished, test } from "vitest";
+import { parseConfig } from "../../src/config.ts";
+import { newCredential } from "../../src/core/credential.ts";
+import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
+import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { createLog } from "../../src/log.ts";
+import { openLogOutput } from "../../src/log-output.ts";
+import { startService } from "../../src/service.ts";
+import { startEmbeddedPostgres } from "../../src/storage/embedded-postgres.ts";
+import { retryWhileUnavailable } from "../harness/service.ts";
+
+test("without its synchronous standby no message gets its receipt again, and no uncharged creation and cancel its response", async () => {
+  const dataDir = await mkdtemp(path.join(os.tmpdir(), "phoneproof-test-standby-"));
+  onTestFinished(() => rm(dataDir, { recursive: true, force: true }));
+  const server = await startEmbeddedPostgres({ dataDir, transport: "tcp" });
+  onTestFinished(() => server.stop());
+  const { host, port, user, password, database } = server.connection;
+  const adminToken = newCredential("svc");
+  const config = parseConfig({
+    ...{ PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", LOG_LEVEL: "silent", PHONEPROOF_ADMIN_TOKEN: adminToken },
+    DATABASE_URL: `postgres://${user}:${password}@${host}:${port}/${database}`,
+  });
+  const service = await startService(config, createLog("silent", openLogOutput()));
+  onTestFinished(() => service.close());
+  const transport = createGrpcTransport({
+    baseUrl: `http://${service.addresses.grpc}`,
+    interceptors: [
+      (next) => (request) => {
+        request.header.set("authorization", `Bearer ${adminToken}`);
+        return next(request);
+      },
+    ],
+  });
+  const verifications = createClient(VerificationService, transport);
+  const inbound = createClient(InboundMessageService, transport);
+
+  const environment = Environment.LIVE;
+  const { project } = await createClient(ProjectService, transport).createProject({ name: "Shop" });
+  const projectId = project?.id ?? "";
+  const number = { number: "0212345678", environment, projectId };
+  await createClient(DestinationNumberService, transport).addDestinationNumber(number);
+
+  const create = () =>
+    verifications.createVerification({ projectId, environment, idempotencyKey: "repeated" });
+  const first = await create();
+  const other = await verifications.createVerification({
+    projectId,
+    environment,
+    idempotencyKey: "cancelled",
+  });
+  const message = { messageId: "m", from: "01012345678", to: first.destination, text: first.smsText };
+  const send = async () => {
+    for await (const { receipts } of inbound.streamInboundMessages(oneOf({ messages: [message] })))
+      return receipts[0];
+    return undefined;
+  };
+  const cancel = () => verifications.cancelVerification({ verificationId: other.verification?.id ?? "" });
+  const repeated = [create, send, cancel];
+  await send();
+  await cancel();
+  const before = await Promise.all(repeated.map((call) => call()));
+
+  const superuser = new pg.Client(server.connection);
+  await superuser.connect();
+  onTestFinished(() => superuser.end());
+  await superuser.query("ALTER SYSTEM SET synchronous_standby_names = 'lost'");
+  await superuser.query("SELECT pg_reload_conf()");
+  const waiting = await waitingCommit(server.connection, superuser);
+  const meanwhile = await Promise.allSettled(repeated.map((call) => call()));
+  await superuser.query("ALTER SYSTEM RESET synchronous_standby_names");
+  await superuser.query("SELECT pg_reload_conf()");
+  await waiting.released;
+
+  const unavailable = {
+    status: "rejected",
+    reason: expect.objectContaining({ code: Code.Unavailable }),
+  };
+  expect(meanwhile).toEqual([unavailable, unavailable, unavailable]);
+  const after = await Promise.all(repeated.map((call) => retryWhileUnavailable<unknown>(call)));
+  expect(after).toMatchObject(before.map(withoutServerTime));
+});
+
+/** The times at which the responses were sent differ. */
+function withoutServerTime(response: object | undefined) {
+  if (!(response && "verification" in response)) return response;
+  const { serverTime: _, ...verification } = response.verification as { serverTime?: unknown };
+  return { ...response, verification };
+}
+
+async function* oneOf<T>(value: T): AsyncGenerator<T> {
+  yield value;
+}
+
+/** Commits on a connection of its own until the server lets a commit wait for a standby. */
+async function waitingCommit(connection: pg.ClientConfig, superuser: pg.Client) {
+  const client = new pg.Client(connection);
+  await client.connect();
+  const { rows } = await client.query("SELECT pg_backend_pid() AS pid");
+  for (;;) {
+    let isCommitted = false;
+    const commit = client.query("SELECT pg_logical_emit_message(true, 'test', ''::text)").then(() => {
+      isCommitted = true;
+    });
+    while (!isCommitted) {
+      const waiting = await superuser.query(
+        "SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep'",
+        [rows[0].pid],
+      );
+      if (waiting.rowCount === 1) return { released: commit.then(() => client.end()) };
+    }
+  }
+}
