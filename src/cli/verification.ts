@@ -9,6 +9,7 @@ import {
   VerificationStatus,
 } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 import { CliError, report, requirePart, wrongUsage } from "./cli-error.ts";
+import type { ServiceClient } from "./client.ts";
 import type { CliCommand } from "./command.ts";
 import { interruptible } from "./interrupt.ts";
 import { fields, localTime, localTimeWithZone, shortestText, table } from "./layout.ts";
@@ -146,11 +147,7 @@ export function addVerificationCommands(program: CliCommand): void {
     .argument("<id>", "the verification, vrf_…")
     .examples(["one verification", "verification show vrf_01kaex4mpyf2xbtyt1s6vdr4e9"])
     .does(async (session, _options, verificationId) => {
-      const { verification } = await session.client.call(VerificationService.method.getVerification, {
-        verificationId,
-      });
-      const shown = requirePart(verification, "a verification");
-      const read = await historyOf(session.client, verificationId);
+      const { shown, read } = await readWithHistory(session.client, verificationId);
       const known = read instanceof CliError ? null : read;
       session.answer({ ...verificationJson(shown), history: known && historyJson(known) }, () =>
         known === null
@@ -194,6 +191,22 @@ export function addVerificationCommands(program: CliCommand): void {
       });
       showVerification(session, requirePart(verification, "a verification"));
     });
+}
+
+/** Reads it again if it has ended between the reads. It never changes after that. */
+async function readWithHistory(client: ServiceClient, verificationId: string) {
+  async function look() {
+    const { verification } = await client.call(VerificationService.method.getVerification, {
+      verificationId,
+    });
+    const shown = requirePart(verification, "a verification");
+    return { shown, read: await historyOf(client, verificationId) };
+  }
+  const first = await look();
+  const { shown, read } = first;
+  if (shown.status !== VerificationStatus.PENDING || read === null || read instanceof CliError) return first;
+  const hasEnded = read.history.endedAt !== undefined || read.deliveries.length > 0;
+  return hasEnded ? look() : first;
 }
 
 async function createVerification(session: Session, options: CreateOptions): Promise<void> {

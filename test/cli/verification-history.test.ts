@@ -119,6 +119,40 @@ test("show has a repeated message of an erased sender as that, and what is unkno
   expect(stdout).not.toContain("No message for it");
 });
 
+test.for([
+  { name: "its history was read", callsBefore: 1 },
+  { name: "its deliveries were read", callsBefore: 2 },
+])("show reads a verification that ends before $name again", async ({ callsBefore }) => {
+  let calls = 0;
+  const isOver = () => calls++ >= callsBefore;
+  const { address } = await startVersion({
+    get "phoneproof.v1.VerificationService/GetVerification"() {
+      const status = isOver() ? VerificationStatus.VERIFIED : VerificationStatus.PENDING;
+      return toBinary(
+        GetVerificationResponseSchema,
+        create(GetVerificationResponseSchema, { verification: { status } }),
+      );
+    },
+    get "phoneproof.v1.VerificationHistoryService/GetVerificationHistory"() {
+      const history = { endedAt: isOver() ? ingestedAt : undefined };
+      return toBinary(
+        GetVerificationHistoryResponseSchema,
+        create(GetVerificationHistoryResponseSchema, { history }),
+      );
+    },
+    get "phoneproof.v1.WebhookService/ListWebhookDeliveries"() {
+      const deliveries = isOver() ? [{ eventId: "evt_01kaex4mpyf2xbtyt1s6vdr4e9" }] : [];
+      return toBinary(
+        ListWebhookDeliveriesResponseSchema,
+        create(ListWebhookDeliveriesResponseSchema, { deliveries }),
+      );
+    },
+  });
+  const { status, history } = await answerOf(showOne, { PHONEPROOF_ADDRESS: address, PHONEPROOF_TOKEN: "x" });
+  expect(status).toBe("verified");
+  expect(history).toMatchObject({ ended_at: "2026-11-21T06:41:00.123Z", deliveries: [{}] });
+});
+
 test("show says that a hundred unmatched messages are only the latest", async () => {
   const message = { ingestedAt, outcome: InboundMessageOutcome.NO_MATCH };
   const headingOf = async (count: number) => {

@@ -12,6 +12,7 @@ import {
 } from "../../src/gen/proto/phoneproof/v1/verification_history_pb.ts";
 import { Carrier } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
+import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { startTestService } from "../harness/service.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
 import { createPending, letExpire, type Pending } from "./pending.ts";
@@ -93,6 +94,22 @@ test("a late message is there, with the time at which the verification was found
   const history = await historyOf(pending);
   expect(seen(history.messages)).toEqual([`${masked(phone)} LATE`]);
   expect(history.endedAt).toBeDefined();
+});
+
+test("a verification that ends while its history is read is not shown as pending with the message that verified it", async () => {
+  const proxy = await startCuttableProxy(service.databaseUrl);
+  const other = await service.startAnother({ DATABASE_URL: proxy.databaseUrl });
+  const pending = await createPending(await openShop());
+  const held = proxy.holdAnswerTo('FROM "public"."event"');
+  const reading = other
+    .client(VerificationHistoryService)
+    .getVerificationHistory({ verificationId: pending.id });
+  await held;
+  await send({ ...pending, from: newPhone() });
+  proxy.restore();
+  const { history } = await reading;
+  expect(history?.endedAt).toBeUndefined();
+  expect(history?.messages).toEqual([]);
 });
 
 describe("unmatched messages", () => {

@@ -1,50 +1,66 @@
 import type {
   HistoricMessage,
+  VerificationHistory,
   VerificationHistoryStore,
 } from "../../core/administration/verification-history.ts";
 import type { Carrier } from "../../core/carrier.ts";
 import type { InboundMessage, Prisma } from "../../gen/prisma/client.ts";
+import { asStorageError } from "../database-errors.ts";
 import type { PrismaDatabase } from "../prisma.ts";
+import type { Transaction } from "./announcement.ts";
 
 export function createVerificationHistoryStore({ prisma }: PrismaDatabase): VerificationHistoryStore {
   return {
+    /** Reads one snapshot: a verification that ends meanwhile would be shown as pending, with the message that verified it. */
     async find(id, limit) {
-      const verification = await prisma.verification.findUnique({
-        where: { id },
-        omit: { smsText: true, phone: true },
-      });
-      if (verification === null) return null;
-      const { destination, expectedPhone, createdAt, webhookConfigurationId } = verification;
-      const event = await prisma.event.findUnique({ where: { verificationId: id } });
-      const hint = await prisma.pendingHint.findUnique({ where: { verificationId: id } });
-      // Messages of one batch have the same time. Of these, the one that verified comes first, before those that came too late.
-      const latest = {
-        orderBy: [
-          { ingestedAt: "desc" },
-          { outcome: "desc" },
-          { duplicate: "desc" },
-          { source: "desc" },
-          { messageId: "desc" },
-        ],
-        take: limit,
-        omit: { text: true },
-      } satisfies Prisma.InboundMessageFindManyArgs;
-      const messages = await prisma.inboundMessage.findMany({ where: { verificationId: id }, ...latest });
-      const until = event === null ? {} : { lte: event.occurredAt };
-      const unmatched = await prisma.inboundMessage.findMany({
-        where: { destination, verificationId: null, ingestedAt: { gte: createdAt, ...until } },
-        ...latest,
-      });
-      return {
-        destination,
-        expectedPhone,
-        endedAt: event?.occurredAt ?? null,
-        webhookId: webhookConfigurationId,
-        hint,
-        messages: messages.reverse().map(messageOf),
-        unmatched: unmatched.reverse().map(messageOf),
-      };
+      try {
+        return await prisma.$transaction((snapshot) => read(snapshot, id, limit), {
+          isolationLevel: "RepeatableRead",
+          // Looking through many unmatched messages may take a while.
+          timeout: 15_000,
+        });
+      } catch (error) {
+        throw asStorageError(error);
+      }
     },
+  };
+}
+
+async function read(snapshot: Transaction, id: string, limit: number): Promise<VerificationHistory | null> {
+  const verification = await snapshot.verification.findUnique({
+    where: { id },
+    omit: { smsText: true, phone: true },
+  });
+  if (verification === null) return null;
+  const { destination, expectedPhone, createdAt, webhookConfigurationId } = verification;
+  const event = await snapshot.event.findUnique({ where: { verificationId: id } });
+  const hint = await snapshot.pendingHint.findUnique({ where: { verificationId: id } });
+  // Messages of one batch have the same time. Of these, the one that verified comes first, before those that came too late.
+  const latest = {
+    orderBy: [
+      { ingestedAt: "desc" },
+      { outcome: "desc" },
+      { duplicate: "desc" },
+      { source: "desc" },
+      { messageId: "desc" },
+    ],
+    take: limit,
+    omit: { text: true },
+  } satisfies Prisma.InboundMessageFindManyArgs;
+  const messages = await snapshot.inboundMessage.findMany({ where: { verificationId: id }, ...latest });
+  const until = event === null ? {} : { lte: event.occurredAt };
+  const unmatched = await snapshot.inboundMessage.findMany({
+    where: { destination, verificationId: null, ingestedAt: { gte: createdAt, ...until } },
+    ...latest,
+  });
+  return {
+    destination,
+    expectedPhone,
+    endedAt: event?.occurredAt ?? null,
+    webhookId: webhookConfigurationId,
+    hint,
+    messages: messages.reverse().map(messageOf),
+    unmatched: unmatched.reverse().map(messageOf),
   };
 }
 
