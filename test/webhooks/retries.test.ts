@@ -2,6 +2,7 @@ import { beforeAll, describe, expect, test } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import { WebhookDeliveryState, WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { retryDelaysSeconds } from "../../src/webhooks/schedule.ts";
+import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import {
   answerWith,
@@ -245,6 +246,22 @@ describe("resending", () => {
     for (const eventId of [eventOf(id), "evt_01kaex4mpyf2xbtyt1s6vdr4e9", id, "", "evt_\u0000"]) {
       await expect(resend(eventId)).rejects.toThrow("no such event");
     }
+  });
+
+  test("is answered as done even if the event is delivered, and its record deleted by retention, at once", async () => {
+    const { shop, receiver } = await shopWithReceiver();
+    const id = await shop.event();
+    await deliveryWhen(service, id, attempted(1));
+    receiver.answer = answerWith(204);
+    const proxy = await startCuttableProxy(service.databaseUrl);
+    const other = await service.startAnother({ ROLES: "api", DATABASE_URL: proxy.databaseUrl });
+    const committed = proxy.holdAnswerTo("COMMIT");
+    const resending = other.client(WebhookService).resendWebhookEvent({ eventId: eventOf(id) });
+    await committed;
+    await deliveryWhen(service, id, delivered);
+    await service.db.query("DELETE FROM webhook_delivery WHERE verification_id = $1", [decodeId("vrf_", id)]);
+    proxy.restore();
+    expect((await resending).delivery).toMatchObject({ state: WebhookDeliveryState.PENDING, resends: 1 });
   });
 });
 

@@ -145,7 +145,12 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
         )
         SELECT disabled, project_id FROM target`;
           if (!row) return "no_delivery";
-          return row.disabled ? "disabled" : { projectId: row.project_id };
+          if (row.disabled) return "disabled";
+          // Read before the commit, since afterwards it may be sent and its record deleted at any time.
+          const where = Prisma.sql`d.verification_id = ${verificationId}::uuid`;
+          const [delivery] = await deliveriesWhere(transaction, where, 1);
+          if (!delivery) throw new Error("a delivery disappeared while it was being sent again");
+          return { delivery, projectId: row.project_id };
         },
         (result) =>
           typeof result === "string"
@@ -157,10 +162,7 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
                 details: {},
               },
       );
-      if (typeof resent === "string") return resent;
-      const where = Prisma.sql`d.verification_id = ${verificationId}::uuid`;
-      const [delivery] = await deliveriesWhere(database, where, 1);
-      return delivery ?? "no_delivery";
+      return typeof resent === "string" ? resent : resent.delivery;
     },
   };
 }
@@ -322,7 +324,7 @@ async function listDeliveries(
   const { verificationId, projectId, environment, states, limit } = filter;
   const before = filter.before ?? lastUuid;
   const wanted: readonly DeliveryState[] = states.length === 0 ? deliveryStates : states;
-  const page = (which: Prisma.Sql) => deliveriesWhere(database, which, limit + 1);
+  const page = (which: Prisma.Sql) => deliveriesWhere(database.prisma, which, limit + 1);
   if (projectId !== null && !(await projectExists(database, projectId))) return "no_project";
   const ofProject = projectId === null ? Prisma.sql`true` : Prisma.sql`w.project_id = ${projectId}::uuid`;
   const asked: Environment[] = environment === null ? [...environments] : [environment];
@@ -369,12 +371,12 @@ const cutOff = "cut off: what came of it is not known";
  * and its attempts are from the same snapshot.
  */
 async function deliveriesWhere(
-  database: PrismaDatabase,
+  connection: Pick<Transaction, "$queryRaw">,
   condition: Prisma.Sql,
   most: number,
 ): Promise<Delivery[]> {
   const state = stateOf(Prisma.sql`d.state`);
-  const rows = await database.prisma.$queryRaw<DeliveryAttemptRow[]>`
+  const rows = await connection.$queryRaw<DeliveryAttemptRow[]>`
     SELECT delivery.*, e.type::text, e.occurred_at, a.number::int, a.started_at, a.duration_ms, a.status::int, a.answer,
       CASE
         WHEN a.duration_ms IS NULL AND a.started_at <= now() - make_interval(secs => ${leaseSeconds}) THEN ${cutOff}
