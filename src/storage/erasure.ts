@@ -173,12 +173,21 @@ UPDATE live_code l SET expected_phone = NULL WHERE l.ctid = ANY (ARRAY(SELECT ro
 
 /**
  * A code keeps its expected phone for as long as it is barred, even if no verification was created with it: a request that lost
- * the race for an idempotency key has reserved a code, on any destination.
+ * the race for an idempotency key has reserved a code, on any destination. While codes cannot be released, because the expiry is
+ * held back, retention may have erased the verification's phone before.
  */
 const codesStatement = {
   name: "erasure_codes",
   text: forgettingExpectedPhones({
-    phones: "SELECT DISTINCT expected_phone FROM verification WHERE id = ANY ($1::uuid[])",
+    phones: `
+    SELECT expected_phone FROM verification WHERE id = ANY ($1::uuid[])
+    UNION
+    SELECT l.expected_phone FROM verification v
+    CROSS JOIN LATERAL (
+      SELECT * FROM live_code
+      WHERE expires_at = v.expires_at AND destination = v.destination AND verification_id = v.id OFFSET 0
+    ) l
+    WHERE v.id = ANY ($1::uuid[])`,
     where: `found.verification_id = ANY ($1::uuid[])
     OR NOT EXISTS (SELECT FROM verification v WHERE v.id = found.verification_id OFFSET 0)`,
   }),

@@ -383,6 +383,19 @@ describe("erasing a verification", () => {
     expect(await barred()).toEqual([uuidOf(others.id)]);
   });
 
+  test("removes its phone from its code even if retention has already erased it from the verification", async () => {
+    const phone = newPhone();
+    const pending = await createPending(shop, expecting(phone));
+    await shop.cancel(pending.id);
+    // As retention does. The code is still there if the expiry has been held back ever since.
+    await service.db.query("UPDATE verification SET expected_phone = NULL WHERE id = $1", [
+      uuidOf(pending.id),
+    ]);
+    expect(await tablesWithPhone(phone)).toEqual(["live_code"]);
+    await eraseVerification(pending.id);
+    expect(await tablesWithPhone(phone)).toEqual([]);
+  });
+
   test("removes its phones and messages, and no others", async () => {
     const [phone, stranger] = [newPhone(), newPhone()];
     const elsewhere = await verifiedBy(phone);
