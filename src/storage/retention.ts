@@ -132,9 +132,19 @@ function messageErasure(task: string, which: string): Pass {
   return messagePass(task, erasedMessages({ where: `${which} AND ${within("m.ingested_at")}` }));
 }
 
+/** Locks the rows in key order, as erasures do: what another process has not yet erased may be due for both. */
 function messageDeletion(task: string, which: string): Pass {
-  const text = `DELETE FROM inbound_message m WHERE ${which} AND ${within("m.ingested_at")}`;
-  return messagePass(task, `deleted AS (${text})`);
+  return messagePass(
+    task,
+    `
+old_message AS MATERIALIZED (
+  SELECT m.source, m.message_id FROM inbound_message m WHERE ${which} AND ${within("m.ingested_at")}
+  ORDER BY m.source, m.message_id FOR UPDATE
+),
+deleted AS (
+  DELETE FROM inbound_message m USING old_message o WHERE m.source = o.source AND m.message_id = o.message_id
+)`,
+  );
 }
 
 /** All verifications made more than $1 days and the longest validity ago have lower ids. */

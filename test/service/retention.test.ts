@@ -792,6 +792,41 @@ describe("as time passes", { shuffle: false }, () => {
     expect(await tablesWith(from)).toEqual([]);
   });
 
+  test("messages that one worker erases while another one deletes them hold up neither", async () => {
+    const other = openDatabase(
+      { connectionString: byTheClock(plain.databaseUrl) },
+      { poolSize: 1, onError: () => {} },
+    );
+    onTestFinished(() => other.close());
+    const taskOf = (of: RetentionTask[], name: string) => of.find((task) => task.name === name);
+    await moveClock(plain.db, 40 * day);
+    await everyTask();
+    await plain.db.query(
+      `INSERT INTO inbound_message (source, message_id, sender, text, ingested_at, outcome, duplicate)
+       SELECT 'order', id, '01087650099', 'x', clock.now() + make_interval(secs => n), 'no_match', false
+       FROM unnest(ARRAY['c', 'a', 'b']) WITH ORDINALITY AS m (id, n) ORDER BY n`,
+    );
+    await moveClock(plain.db, 40 * day);
+    await clockIsSteady(plain.db);
+    const holder = await plain.db.connect();
+    onTestFinished(() => holder.release(true));
+    await holder.query(
+      "BEGIN; SELECT FROM inbound_message WHERE source = 'order' AND message_id = 'b' FOR UPDATE",
+    );
+    const erasing = taskOf(tasks, "erase_unmatched_messages")?.work();
+    await untilWaiting(plain.db, 1);
+    const deleting = taskOf(
+      createRetentionTasks(other, { unmatchedDays: 7, finishedDays: 90, statisticsDays: 400 }),
+      "delete_unmatched_messages",
+    )?.work();
+    await untilWaiting(plain.db, 2);
+    await holder.query("COMMIT");
+    expect(await Promise.all([erasing, deleting])).toEqual([false, false]);
+    expect(await tablesWith("01087650099")).toEqual([]);
+    const { rows } = await plain.db.query("SELECT message_id FROM inbound_message WHERE source = 'order'");
+    expect(rows).toEqual([]);
+  });
+
   test("until a day after its expiry, a verification's window can be opened and its code is LATE", async () => {
     const { body } = await shop.create();
     // As version 0.1.0 wrote it.
