@@ -27,7 +27,10 @@ test("without its synchronous standby no message gets its receipt again, and no 
   const { host, port, user, password, database } = server.connection;
   const adminToken = newCredential("svc");
   const config = parseConfig({
-    ...{ PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", LOG_LEVEL: "silent", PHONEPROOF_ADMIN_TOKEN: adminToken },
+    PORT: "0",
+    GRPC_PORT: "0",
+    OPS_PORT: "0",
+    PHONEPROOF_ADMIN_TOKEN: adminToken,
     DATABASE_URL: `postgres://${user}:${password}@${host}:${port}/${database}`,
   });
   const service = await startService(config, createLog("silent", openLogOutput()));
