@@ -163,7 +163,10 @@ hinted AS (
   ) n
   -- If several reasons apply to a verification, 'muted' takes precedence.
   ORDER BY n.id, n.reason <> 'muted', n.reason
-  ON CONFLICT (verification_id) DO UPDATE SET reason = excluded.reason, noticed_at = excluded.noticed_at
+  -- An open window tells hints apart by their times.
+  ON CONFLICT (verification_id) DO UPDATE SET reason = excluded.reason,
+    noticed_at = CASE WHEN excluded.noticed_at > pending_hint.noticed_at THEN excluded.noticed_at
+      ELSE pending_hint.noticed_at + interval '1 millisecond' END
   WHERE pending_hint.noticed_at <= excluded.noticed_at
   RETURNING verification_id
 ),

@@ -4,6 +4,7 @@ import { pino } from "pino";
 import { expect, test } from "vitest";
 import { parseConfig } from "../../src/config.ts";
 import { startService } from "../../src/service.ts";
+import type { WindowState } from "../../src/window/browser/state.ts";
 import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
 import { startTestService } from "../harness/service.ts";
 import { codeIn, letExpire, uuidOf } from "../service/pending.ts";
@@ -458,6 +459,25 @@ test("a URL does not open the window of the verification that gets its code next
   );
   expect((await second.get()).text).toContain(codeIn(second.text));
   expect((await getPage(first.url)).status).toBe(404);
+});
+
+test("of two hints in the same millisecond the later one is a new state, too", async () => {
+  const plain = await startTestService({ ROLES: "api" });
+  await installClock(plain.db);
+  const clocked = await plain.startAnother({ DATABASE_URL: byTheClock(plain.databaseUrl), ROLES: "api" });
+  await stopClock(plain.db, new Date());
+  const [phone, stranger] = [newPhone(), newPhone()];
+  const window = await createWindow(clocked, await plain.createProject(), {
+    mode: "match",
+    expected_phone: phone,
+  });
+  const states: WindowState[] = [];
+  for (const message of [{ from: stranger }, { from: phone, text: `[Web발신] ${window.text}` }]) {
+    await window.receipt(message);
+    states.push(JSON.parse((await window.get("/status")).text));
+  }
+  expect(states.map(({ hint }) => hint)).toEqual(["another_number", "web_sent"]);
+  expect(states[1]?.version).not.toBe(states[0]?.version);
 });
 
 test("the token works until 24 hours after the end, however the verification ended", async () => {
