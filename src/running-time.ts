@@ -10,14 +10,16 @@ const mostMs = 1_000;
 let passedMs = 0;
 let lookedAt = performance.now();
 
+const now = () => passedMs + Math.min(performance.now() - lookedAt, mostMs);
+
 setInterval(() => {
-  passedMs = runningTime.now();
+  passedMs = now();
   lookedAt = performance.now();
 }, lookEveryMs).unref();
 
 export const runningTime = {
   /** Milliseconds, for differences only. A suspension counts as a second at most. */
-  now: (): number => passedMs + Math.min(performance.now() - lookedAt, mostMs),
+  now,
 };
 
 export interface RunningTimer {

@@ -1,4 +1,4 @@
-import { setImmediate } from "node:timers/promises";
+import { setTimeout as delay, setImmediate } from "node:timers/promises";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { afterRunning, runningTime } from "../../src/running-time.ts";
 
@@ -54,4 +54,13 @@ test("what was cancelled while it waited longer never happens", async () => {
   vi.advanceTimersByTime(60_000);
   await setImmediate();
   expect(act).not.toHaveBeenCalled();
+});
+
+test("a test that replaces it does not change it for those after it", async () => {
+  const before = runningTime.now();
+  const clock = vi.spyOn(runningTime, "now").mockReturnValue(-1e9);
+  // Longer than it goes without looking at the clock.
+  await delay(500);
+  clock.mockRestore();
+  expect(runningTime.now()).toBeGreaterThan(before);
 });
