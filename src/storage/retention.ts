@@ -132,7 +132,10 @@ function messageErasure(task: string, which: string): Pass {
   return messagePass(task, erasedMessages({ where: `${which} AND ${within("m.ingested_at")}` }));
 }
 
-/** Locks the rows in key order, as erasures do: what another process has not yet erased may be due for both. */
+/**
+ * Locks the rows in key order, as erasures do: what another process has not yet erased may be due for both. They are found again by
+ * their time: by their keys alone, Postgres may read all messages if a pooler drops the planner's settings.
+ */
 function messageDeletion(task: string, which: string): Pass {
   return messagePass(
     task,
@@ -142,7 +145,8 @@ old_message AS MATERIALIZED (
   ORDER BY m.source, m.message_id FOR UPDATE
 ),
 deleted AS (
-  DELETE FROM inbound_message m USING old_message o WHERE m.source = o.source AND m.message_id = o.message_id
+  DELETE FROM inbound_message m USING old_message o
+  WHERE m.source = o.source AND m.message_id = o.message_id AND ${within("m.ingested_at")}
 )`,
   );
 }
