@@ -55,7 +55,10 @@ export async function startCuttableProxy(databaseUrl: string) {
     isHanging = true;
     forget();
   };
-  /** Passes on no answer to the next statement that contains the text, until restored. Resolves when it was sent. */
+  /**
+   * Passes on no answer to the next statement that contains the text, until restored. Resolves when it was sent. A service at
+   * `databaseUrl` gives such a connection up after little more than a second.
+   */
   const holdAnswerTo = (text: string) =>
     new Promise<void>((resolve) => {
       held = { text, onHeld: resolve };
@@ -67,5 +70,7 @@ export async function startCuttableProxy(databaseUrl: string) {
   /** How many times a text was sent to the database. */
   const timesSent = (text: string) =>
     [...sent.values()].reduce((times, bytes) => times + bytes.split(text).length - 1, 0);
-  return { databaseUrl: url.href, cut, restore, hang, forget, holdAnswerTo, timesSent };
+  /** Here the server does not tell which statements it works on, so that the service takes no held answer for a lost connection. */
+  const patientUrl = `${url.href}?options=-c%20track_activities%3Doff`;
+  return { databaseUrl: url.href, patientUrl, cut, restore, hang, forget, holdAnswerTo, timesSent };
 }

@@ -69,7 +69,7 @@ test("calls whose statement was answered while their process was suspended get i
 test("a call whose database was suspended with its process waits for its answer", async () => {
   const { liveKey } = await beside.createProject();
   const proxy = await startCuttableProxy(beside.databaseUrl);
-  const paused = await startProcess({ DATABASE_URL: proxy.databaseUrl, ROLES: "api" });
+  const paused = await startProcess({ DATABASE_URL: proxy.patientUrl, ROLES: "api" });
   const shop = merchant(paused.httpUrl, liveKey);
   await shop.create();
   const held = proxy.holdAnswerTo("\0create_new\0");

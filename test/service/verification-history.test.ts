@@ -98,7 +98,7 @@ test("a late message is there, with the time at which the verification was found
 
 test("a verification that ends while its history is read is not shown as pending with the message that verified it", async () => {
   const proxy = await startCuttableProxy(service.databaseUrl);
-  const other = await service.startAnother({ DATABASE_URL: proxy.databaseUrl });
+  const other = await service.startAnother({ DATABASE_URL: proxy.patientUrl });
   const pending = await createPending(await openShop());
   const held = proxy.holdAnswerTo('FROM "public"."event"');
   const reading = other

@@ -254,7 +254,7 @@ describe("resending", () => {
     await deliveryWhen(service, id, attempted(1));
     receiver.answer = answerWith(204);
     const proxy = await startCuttableProxy(service.databaseUrl);
-    const other = await service.startAnother({ ROLES: "api", DATABASE_URL: proxy.databaseUrl });
+    const other = await service.startAnother({ ROLES: "api", DATABASE_URL: proxy.patientUrl });
     const committed = proxy.holdAnswerTo("COMMIT");
     const resending = other.client(WebhookService).resendWebhookEvent({ eventId: eventOf(id) });
     await committed;
