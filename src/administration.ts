@@ -43,6 +43,7 @@ export async function openAdministration(parts: {
   const { directory, endpoints } = parts;
   const database = await withPrisma(parts.database);
   const limit = createConcurrencyLimit(parts.database);
+  const reading = createConcurrencyLimit(parts.database);
   const inTurn = takeTurns();
   return {
     as(actor) {
@@ -68,7 +69,7 @@ export async function openAdministration(parts: {
         audit: readAudit({ audit }),
         erasures: administerErasures({ erasures: createErasureStore(database, inTurn), audit }),
         verificationHistories: readVerificationHistories({
-          histories: createVerificationHistoryStore(database),
+          histories: createVerificationHistoryStore(database, reading),
         }),
       };
     },

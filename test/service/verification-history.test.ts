@@ -15,6 +15,7 @@ import { merchant } from "../gateway/merchant.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { startTestService } from "../harness/service.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
+import { untilWaiting } from "./barrier.ts";
 import { createPending, letExpire, type Pending } from "./pending.ts";
 import { newPhone, smsSource } from "./sms-source.ts";
 
@@ -110,6 +111,24 @@ test("a verification that ends while its history is read is not shown as pending
   const { history } = await reading;
   expect(history?.endedAt).toBeUndefined();
   expect(history?.messages).toEqual([]);
+});
+
+test("many histories at once leave connections for creations", async () => {
+  const shop = await openShop();
+  const { id: verificationId } = await createPending(shop);
+  const holder = await service.db.connect();
+  try {
+    await holder.query("BEGIN; LOCK TABLE pending_hint IN ACCESS EXCLUSIVE MODE");
+    const reading = Promise.allSettled(
+      Array.from({ length: 90 }, () => histories.getVerificationHistory({ verificationId })),
+    );
+    await untilWaiting(service.db, 1);
+    expect((await shop.create()).status).toBe(201);
+    await holder.query("ROLLBACK");
+    await reading;
+  } finally {
+    holder.release(true);
+  }
 });
 
 describe("unmatched messages", () => {

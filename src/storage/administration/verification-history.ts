@@ -1,3 +1,4 @@
+import { randomUUID } from "node:crypto";
 import type {
   HistoricMessage,
   VerificationHistory,
@@ -5,20 +6,27 @@ import type {
 } from "../../core/administration/verification-history.ts";
 import type { Carrier } from "../../core/carrier.ts";
 import type { InboundMessage, Prisma } from "../../gen/prisma/client.ts";
+import type { ConcurrencyLimit } from "../concurrency-limit.ts";
 import { asStorageError } from "../database-errors.ts";
 import type { PrismaDatabase } from "../prisma.ts";
 import type { Transaction } from "./announcement.ts";
 
-export function createVerificationHistoryStore({ prisma }: PrismaDatabase): VerificationHistoryStore {
+/** A history holds a connection for several statements. `reading` is the limit of all of them, which leaves some for other calls. */
+export function createVerificationHistoryStore(
+  { prisma }: PrismaDatabase,
+  reading: ConcurrencyLimit,
+): VerificationHistoryStore {
   return {
     /** Reads one snapshot: a verification that ends meanwhile would be shown as pending, with the message that verified it. */
     async find(id, limit) {
       try {
-        return await prisma.$transaction((snapshot) => read(snapshot, id, limit), {
-          isolationLevel: "RepeatableRead",
-          // Looking through many unmatched messages may take a while.
-          timeout: 15_000,
-        });
+        return await reading(randomUUID(), () =>
+          prisma.$transaction((snapshot) => read(snapshot, id, limit), {
+            isolationLevel: "RepeatableRead",
+            // Looking through many unmatched messages may take a while.
+            timeout: 15_000,
+          }),
+        );
       } catch (error) {
         throw asStorageError(error);
       }
