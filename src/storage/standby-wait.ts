@@ -10,7 +10,9 @@ import { runStatement, type Statements } from "./database.ts";
 
 const standbyWaitStatement = {
   name: "standby_wait",
-  text: "SELECT FROM pg_logical_emit_message(true, 'phoneproof', ''::text)",
+  // The transaction's id first: a server that has become a standby refuses to assign one with the SQLSTATE of a write.
+  text: `SELECT FROM (SELECT pg_current_xact_id() AS id OFFSET 0) t
+    CROSS JOIN LATERAL pg_logical_emit_message(true, 'phoneproof', t.id::text)`,
 };
 
 /**
