@@ -14,6 +14,7 @@ import path from "node:path";
 import { pathToFileURL } from "node:url";
 import pg from "pg";
 import { lockDataDir, makeDirectory } from "./data-directory.ts";
+import { failWithLoss } from "./pooled-client.ts";
 import { initialiseCluster, passwordFile } from "./postgres-cluster.ts";
 import { chooseLaunch, chownTree, type Launch } from "./postgres-launch.ts";
 import { openLog } from "./postgres-log.ts";
@@ -236,6 +237,7 @@ function serverSettings(clusterName: string, { host, port, directory }: Endpoint
 
 async function createDatabaseIfMissing(connection: EmbeddedPostgres["connection"]): Promise<void> {
   const probe = new pg.Client({ ...connection, database: "postgres", connectionTimeoutMillis: 10_000 });
+  failWithLoss(probe);
   try {
     await probe.connect();
     const { rowCount } = await probe.query("SELECT FROM pg_database WHERE datname = $1", [ownName]);

@@ -10,7 +10,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
 import type { Statements } from "./database.ts";
 import { isDeadlock } from "./database-errors.ts";
-import { socketOf } from "./pooled-client.ts";
+import { failWithLoss, socketOf } from "./pooled-client.ts";
 import { requirePrivileges } from "./privileges.ts";
 import { findUnacceptableSetting, giveUpVanishedClient, requiredSettings } from "./session-settings.ts";
 
@@ -122,8 +122,7 @@ export async function applyMigrations(
     keepAlive: true,
     keepAliveInitialDelayMillis: keepAliveDelayMs,
   });
-  // A connection that breaks also fails the statement in flight; the unhandled event would end the process.
-  client.on("error", () => undefined);
+  failWithLoss(client);
   // `client.end()` would wait for the answer to the statement in flight.
   const breakOff = () => socketOf(client).destroy();
   options.signal?.addEventListener("abort", breakOff, { once: true });

@@ -2,6 +2,7 @@ import { randomUUID } from "node:crypto";
 import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
 import { afterRunning } from "../running-time.ts";
+import { failWithLoss } from "./pooled-client.ts";
 import { giveUpVanishedClient } from "./session-settings.ts";
 import { hintChannel, transitionChannel } from "./transition.ts";
 
@@ -170,7 +171,7 @@ export async function requireNotices(
     connectionTimeoutMillis: connectTimeoutMs,
     query_timeout: connectTimeoutMs,
   });
-  client.on("error", () => {});
+  failWithLoss(client);
   const nonce = randomUUID();
   let isReceived = false;
   const received = new Promise<void>((resolve) => {

@@ -68,6 +68,20 @@ export function socketOf(client: pg.Client): Socket {
   return (client as unknown as { readonly connection: { readonly stream: Socket } }).connection.stream;
 }
 
+/**
+ * Makes the statements after the loss of a connection fail with what ended it. The driver reports a loss between two statements
+ * as an event alone, which without a listener ends the process, and of the next statement says only that the client "is not
+ * queryable".
+ */
+export function failWithLoss(client: pg.Client): void {
+  let loss: Error | undefined;
+  client.on("error", (error) => {
+    // What follows the first error is only that the connection has ended.
+    loss ??= error;
+    client.query = (() => Promise.reject(loss)) as typeof client.query;
+  });
+}
+
 /** A function of its own, so that the callback's closure does not hold the statement. */
 function answering(answered: Answered, end: () => void): Answered {
   return (error, result) => {

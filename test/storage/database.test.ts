@@ -9,6 +9,7 @@ import { openDatabase, runStatement } from "../../src/storage/database.ts";
 import { isDatabaseUnavailable } from "../../src/storage/database-errors.ts";
 import { PooledClient } from "../../src/storage/pooled-client.ts";
 import { withPrisma } from "../../src/storage/prisma.ts";
+import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { createDatabase, setSessionDefaults, tcpSettings } from "../harness/database.ts";
 
 const own = await createDatabase();
@@ -189,10 +190,10 @@ test("an unusable connection for notices is reported under its own setting, with
 });
 
 describe("DATABASE_NOTICES_URL", () => {
-  const start = (noticesUrl: string) => {
+  const start = (noticesUrl: string, databaseUrl = own.url) => {
     const config = parseConfig({
       ...{ PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", LOG_LEVEL: "silent", PHONEPROOF_ADMIN_TOKEN: "x" },
-      DATABASE_URL: own.url,
+      DATABASE_URL: databaseUrl,
       DATABASE_NOTICES_URL: noticesUrl,
     });
     return startService(config, createLog("silent", openLogOutput()));
@@ -204,6 +205,23 @@ describe("DATABASE_NOTICES_URL", () => {
     await expect(start(other.url)).rejects.toThrow(
       /^DATABASE_NOTICES_URL: the database at 127\.0\.0\.1:\d+\/suite_\w+ cannot be used: .+ this is another database, /,
     );
+  });
+
+  test("whose connection ends during the check of it is reported with what ended it", async () => {
+    const proxy = await startCuttableProxy(own.url);
+    const isAnnounced = proxy.holdAnswerTo("pg_notify");
+    const failure = expect(start(own.url, proxy.patientUrl)).rejects.toThrow(
+      /^DATABASE_NOTICES_URL: .+ cannot be used: terminating connection due to administrator command$/,
+    );
+    await isAnnounced;
+    const administrator = new pg.Client(own.connection);
+    await administrator.connect();
+    await administrator.query(
+      "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'phoneproof-notices'",
+    );
+    await administrator.end();
+    proxy.restore();
+    await failure;
   });
 
   test("may lead to the same database on another route, with a login without privileges", async () => {

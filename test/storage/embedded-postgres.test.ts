@@ -239,6 +239,30 @@ describe("the server", () => {
   });
 });
 
+test("a start whose connection breaks while it creates the database fails, and leaves no server", async () => {
+  const settings = { max_prepared_transactions: "1" };
+  const first = await start({ settings });
+  const connection = { ...first.connection, database: "postgres" };
+  const client = new pg.Client(connection);
+  await client.connect();
+  await client.query("DROP DATABASE phoneproof");
+  // Outlives its session and its server, and lets no database be created.
+  await client.query("BEGIN; LOCK TABLE pg_database IN SHARE MODE; PREPARE TRANSACTION 'held'");
+  await client.end();
+  await first.stop();
+  const failure = expect(start({ settings })).rejects.toThrow("PostgreSQL has started but does not answer: ");
+  const creating =
+    "SELECT pid FROM pg_stat_activity WHERE query LIKE 'CREATE DATABASE%' AND state = 'active'";
+  const [backend] = await vi.waitUntil(async () => {
+    const found = await query({ connection }, creating).catch(() => []);
+    return found.length > 0 && found;
+  }, until);
+  const pid = await serverPid();
+  process.kill(Number(backend), "SIGKILL");
+  await failure;
+  expect(isAlive(pid)).toBe(false);
+});
+
 test("a data directory may have any name, even with Postgres's own separators", async () => {
   const named = path.join(dataDir, 'a, "b"');
   await mkdir(named);

@@ -209,6 +209,29 @@ test("a table that one of two starts yields is not waited for by the other at on
   expect(applied.toSorted((a, b) => b.length - a.length)).toEqual([[second], []]);
 });
 
+test("a connection that ends between two statements is reported with what ended it", async () => {
+  await migration(first, "CREATE TABLE fruit (id int);");
+  await apply();
+  await migration(second, "ALTER TABLE fruit ADD name text;");
+  await client.query("BEGIN; SELECT FROM fruit");
+  const yielding = Promise.withResolvers<void>();
+  const start = applyMigrations(database.connection, {
+    folder,
+    onProgress: ({ step }) => step === "yields" && yielding.resolve(),
+  });
+  const failure = expect(start).rejects.toThrow("terminating connection due to administrator command");
+  await yielding.promise;
+  await client.query(
+    `SELECT pg_terminate_backend(pid) FROM pg_locks
+     WHERE locktype = 'advisory' AND objid = $1 AND granted
+       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`,
+    [prismaLock],
+  );
+  await failure;
+  await client.query("COMMIT");
+  expect(await recorded()).toEqual([first]);
+});
+
 test("a process killed during a migration leaves nothing behind, and the next start applies it", async () => {
   await migration(first, `CREATE TABLE fruit (id int); ${throughGate}`);
   await client.query("SELECT pg_advisory_lock($1)", [gate]);
