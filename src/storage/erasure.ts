@@ -14,7 +14,9 @@ import { nowMs } from "./verification-row.ts";
 
 /**
  * Erases messages, on request or by retention: CTEs over the messages `m` that satisfy `where`, joined with `from`. Rows are
- * locked in key order, so that two erasures of the same rows wait for each other.
+ * locked in key order, so that two erasures of the same rows wait for each other. They are changed where they were locked: to find
+ * them by their keys again, Postgres may read all messages if a pooler drops the planner's settings. A row that has moved is not in
+ * question any more: only an erasure changes a message, and erases all of it.
  */
 export function erasedMessages(parts: {
   readonly from?: string;
@@ -24,13 +26,13 @@ export function erasedMessages(parts: {
   const { from, where, limit } = parts;
   return `
 locked_message AS MATERIALIZED (
-  SELECT m.source, m.message_id FROM inbound_message m${from ? `, ${from}` : ""}
+  SELECT m.ctid AS row FROM inbound_message m${from ? `, ${from}` : ""}
   WHERE ${where} AND (m.sender IS NOT NULL OR m.destination IS NOT NULL OR m.text IS NOT NULL)
   ORDER BY m.source, m.message_id${limit ? ` LIMIT ${limit}` : ""} FOR NO KEY UPDATE OF m
 ),
 erased_message AS (
   UPDATE inbound_message m SET sender = NULL, destination = NULL, text = NULL
-  FROM locked_message l WHERE m.source = l.source AND m.message_id = l.message_id
+  WHERE m.ctid = ANY (ARRAY(SELECT row FROM locked_message))
   RETURNING 1
 )`;
 }
