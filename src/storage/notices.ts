@@ -70,6 +70,7 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
       }
     });
     let asking: NodeJS.Timeout | undefined;
+    let answer: Promise<unknown> | undefined;
     // Before this connection is in use, the caller of `connect` handles its errors; once it has been replaced, nobody needs it.
     const isInUse = () => client === next && !stopped;
     const onLost = (error?: unknown) => {
@@ -104,13 +105,19 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
       asking = setTimeout(() => probe().then(ask, onProbeError), askEveryMs);
     }
 
-    /** The driver's own timeout would expire before what arrived during a suspension is read. */
+    /**
+     * Waits on for the answer to the probe before, if that has not come: statements would pile up on a connection that stays
+     * silent. The driver's own timeout would expire before what arrived during a suspension is read.
+     */
     async function probe(): Promise<void> {
+      answer ??= next.query("SELECT 1").finally(() => {
+        answer = undefined;
+      });
       const late = Promise.withResolvers<never>();
       const timer = afterRunning(answerMs, () =>
         late.reject(new Error("the database does not answer on it")),
       );
-      await Promise.race([next.query("SELECT 1"), late.promise]).finally(timer.cancel);
+      await Promise.race([answer, late.promise]).finally(timer.cancel);
     }
 
     /** The server may only be slow, so this connection stays until another one replaces it. */
