@@ -2,7 +2,7 @@
 
 import { type ApiKey, ApiKeyService } from "../gen/proto/phoneproof/v1/api_key_pb.ts";
 import { requirePart } from "./cli-error.ts";
-import { noteCreated } from "./closed-output.ts";
+import { noteCreated, requireOutput } from "./closed-output.ts";
 import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { durationSeconds, environmentOption, nonEmpty } from "./option-values.ts";
@@ -40,6 +40,7 @@ export function addApiKeyCommands(program: CliCommand): void {
     )
     .does<{ project: string; environment: EnvironmentWord; name?: string; expiresIn?: number }>(
       async (session, { project, environment, name, expiresIn }) => {
+        requireOutput();
         const { apiKey, secret } = await session.client.call(ApiKeyService.method.createApiKey, {
           projectId: project,
           environment: environmentOf[environment],
@@ -79,6 +80,7 @@ export function addApiKeyCommands(program: CliCommand): void {
       ["replace a key that has leaked", "key rotate key_01kaex4mpyf2xbtyt1s6vdr4e9 --overlap 0s"],
     )
     .does<{ overlap?: number }>(async (session, { overlap }, apiKeyId) => {
+      requireOutput();
       const { apiKey, secret, replaced } = await session.client.call(ApiKeyService.method.rotateApiKey, {
         apiKeyId,
         overlap: overlap === undefined ? undefined : { seconds: BigInt(overlap) },

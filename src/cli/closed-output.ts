@@ -1,5 +1,7 @@
 /** What it means for a command that its output cannot be written: its reader went away, as `| head` does, or the disk is full. */
 
+import { fstatSync, statSync } from "node:fs";
+import { devNull } from "node:os";
 import { CliError } from "./cli-error.ts";
 
 /** Commands that only show something: a reader that closes their output early has read what it needs. */
@@ -28,6 +30,18 @@ export function onClosedOutput(text: () => string): void {
 export function noteCreated(kind: "key" | "token", id: string): void {
   consequence = () =>
     `${id} was created, but its secret is lost: revoke it with phoneproof ${kind} revoke ${id}`;
+}
+
+/**
+ * To be called before a key or a token is created, whose secret nobody would see on /dev/null. Node itself opens that in place of
+ * an output that is closed when it starts, and writing to it succeeds.
+ */
+export function requireOutput(): void {
+  if (process.platform === "win32") return;
+  const output = fstatSync(process.stdout.fd);
+  if (!output.isCharacterDevice() || output.rdev !== statSync(devNull).rdev) return;
+  const reason = "the output is closed or goes to /dev/null, and only it would have the secret";
+  throw new CliError(1, "output_failed", `${reason}: nothing was created`);
 }
 
 /** The error to exit with; undefined if the command ends quietly. */

@@ -3,7 +3,7 @@
 import { Option } from "commander";
 import { type ServiceToken, ServiceTokenService } from "../gen/proto/phoneproof/v1/service_token_pb.ts";
 import { report, requirePart } from "./cli-error.ts";
-import { noteCreated } from "./closed-output.ts";
+import { noteCreated, requireOutput } from "./closed-output.ts";
 import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { environmentOption, nonEmpty, several } from "./option-values.ts";
@@ -69,6 +69,7 @@ export function addServiceTokenCommands(program: CliCommand): void {
       ],
     )
     .does<TokenOptions>(async (session, { scope, name, source, project, environment, number }) => {
+      requireOutput();
       const { serviceToken, secret } = await session.client.call(
         ServiceTokenService.method.createServiceToken,
         {

@@ -1104,6 +1104,34 @@ describe("if nobody reads the output", () => {
   });
 });
 
+test.for([
+  ">&-",
+  "> /dev/null",
+])("with %s, no secret is created that nobody would see", async (redirection) => {
+  const { projectId } = await service.createProject();
+  const place = ["--environment", "test", "--project", projectId];
+  const { id: replaced } = await answer("key", "create", ...place);
+  const existing = async () => [
+    await answer("key", "list", "--project", projectId),
+    await answer("token", "list"),
+  ];
+  const before = await existing();
+  for (const args of [
+    ["key", "create", ...place],
+    ["key", "rotate", replaced],
+    ["token", "create", "--scope", "read"],
+  ]) {
+    const command = ["sh", "-c", `"$@" ${redirection}`, "sh", process.execPath, launcher, ...args];
+    expect(await startProgram(command, environment).finished).toEqual({
+      code: 1,
+      stdout: "",
+      stderr:
+        "phoneproof: output_failed: the output is closed or goes to /dev/null, and only it would have the secret: nothing was created\n",
+    });
+  }
+  expect(await existing()).toEqual(before);
+});
+
 // Linux has a device that is always full.
 if (process.platform === "linux") {
   describe("if the output cannot be written", () => {

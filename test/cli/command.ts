@@ -2,6 +2,7 @@
 
 import { type ChildProcess, fork, spawn } from "node:child_process";
 import { once } from "node:events";
+import type { Socket } from "node:net";
 import { fileURLToPath } from "node:url";
 import { plainEnvironment } from "../harness/environment.ts";
 import type { TestService } from "../harness/service.ts";
@@ -126,9 +127,11 @@ function startHost(): ChildProcess {
     execPath: process.execPath,
     execArgv: [],
     env: commandEnvironment({}),
-    stdio: ["ignore", "ignore", "ignore", "ipc"],
+    // Nothing is written to standard output, but some commands refuse to run if nobody could read it.
+    stdio: ["ignore", "pipe", "ignore", "ipc"],
   });
   host.unref();
+  (host.stdout as Socket | null)?.unref();
   host.channel?.unref();
   host.on("exit", (code) => {
     throw new Error(`the process for commands ended with ${code}`);
