@@ -56,6 +56,17 @@ test("what was cancelled while it waited longer never happens", async () => {
   expect(act).not.toHaveBeenCalled();
 });
 
+test("it passes no faster than time, and a turn of the event loop counts as a second at most", async () => {
+  const began = [performance.now(), runningTime.now()] as const;
+  // Several looks at the clock.
+  await delay(1_000);
+  const ran = runningTime.now() - began[1];
+  expect(ran).toBeLessThanOrEqual(performance.now() - began[0] + 1);
+  const before = runningTime.now();
+  for (const until = performance.now() + 1_500; performance.now() < until; );
+  expect(runningTime.now() - before).toBeLessThanOrEqual(1_000);
+});
+
 test("a test that replaces it does not change it for those after it", async () => {
   const before = runningTime.now();
   const clock = vi.spyOn(runningTime, "now").mockReturnValue(-1e9);
