@@ -1,4 +1,6 @@
+import { execFile } from "node:child_process";
 import { setTimeout as delay, setImmediate } from "node:timers/promises";
+import { promisify } from "node:util";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { afterRunning, runningTime } from "../../src/running-time.ts";
 
@@ -54,6 +56,22 @@ test("what was cancelled while it waited longer never happens", async () => {
   vi.advanceTimersByTime(60_000);
   await setImmediate();
   expect(act).not.toHaveBeenCalled();
+});
+
+test("what is due later does not keep the process from ending", async () => {
+  const program = `
+    import { afterRunning, runningTime } from "${new URL("../../src/running-time.ts", import.meta.url)}";
+    afterRunning(1e9, () => {});
+    afterRunning(0, () => {});
+    // The second one looks at the time once more, and waits on.
+    runningTime.now = () => -1e9;
+    setTimeout(() => console.log("ended"), 50);
+  `;
+  // A process that does not end is killed, which is an error.
+  const { stdout } = await promisify(execFile)(process.execPath, ["--input-type=module", "-e", program], {
+    timeout: 120_000,
+  });
+  expect(stdout).toBe("ended\n");
 });
 
 test("it passes no faster than time, and a turn of the event loop counts as a second at most", async () => {

@@ -83,6 +83,13 @@ const cases: Readonly<Record<string, Case>> = {
   "half of a head": { chunks: [envelope(message).subarray(0, 3)] },
   "half of a message": { chunks: [envelope(message).subarray(0, 8)] },
   "less than was announced": { chunks: [envelope(message, 0, message.length + 10)] },
+  "less than was announced, behind another's head in its buffer": {
+    chunks: [
+      Buffer.concat([envelope(message), envelope(message, 0, message.length + 10)]).subarray(
+        message.length + 5,
+      ),
+    ],
+  },
   "more than was announced": { chunks: [envelope(message, 0, 0)] },
   "two messages in one chunk": { chunks: [Buffer.concat([envelope(message), envelope(message)])] },
   "two messages": { chunks: [envelope(message), envelope(message)] },
@@ -252,6 +259,7 @@ test("a plain message does not go through Connect's handler, and any other does"
     return isThrough;
   };
   expect(await through({})).toBe(false);
+  expect(await through({ header: { "grpc-encoding": "identity" } })).toBe(false);
   expect(await through({ header: { "grpc-encoding": "gzip" } })).toBe(true);
   expect(await through(cases.JSON ?? {})).toBe(true);
 });

@@ -2,7 +2,7 @@
 import { createHash, randomUUID } from "node:crypto";
 import { afterEach, describe, expect, test } from "vitest";
 import { newId, newIdAt } from "../../src/core/ids.ts";
-import type { NewVerification } from "../../src/core/verification.ts";
+import { type NewVerification, noDestination } from "../../src/core/verification.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { createCreations } from "../../src/storage/creations.ts";
@@ -451,6 +451,8 @@ describe("in one batch", () => {
       { id: longAgo(), destination: testNumber, environment: "test" },
       // Its number may be removed in the next moment as well.
       { id: newIdAt(rows[0].now + 60_000), destination: liveNumber },
+      // The project had no number, and the record of the key has just ended.
+      { destination: noDestination },
       { code: "88888881" },
       // Such a batch is for the statement that looks at each request.
       { code: "88888881" },
@@ -461,6 +463,7 @@ describe("in one batch", () => {
       "number_removed",
       "created",
       "created",
+      "number_removed",
       "created",
       "code_taken",
     ]);
