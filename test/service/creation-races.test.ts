@@ -470,6 +470,25 @@ describe("in one batch", () => {
     expect(codes).toEqual(["88888880", "88888881"]);
   });
 
+  test.for([
+    { name: "made long ago", madeMs: -5_000, kind: "number_removed" },
+    { name: "of another time", madeMs: 2 * 60 * 60_000, kind: "id_outdated" },
+  ])("an id that was $name is found beside one of now, also if all else is new", async ({ madeMs, kind }) => {
+    const project = await service.createProject();
+    const { rows } = await service.db.query(
+      `UPDATE destination_number SET removed_at = now() WHERE number = $1
+       RETURNING floor(extract(epoch FROM now()) * 1000)::float8 AS now`,
+      [project.testNumber],
+    );
+    const another = watchedCreations();
+    const asked = [{}, {}, { id: newIdAt(rows[0].now + madeMs), destination: project.testNumber }];
+    const outcomes = await Promise.all(
+      asked.map((request) => another.create(newVerification(project, request), null)),
+    );
+    expect(outcomes.map(({ value }) => value.kind)).toEqual(["created", "created", kind]);
+    expect(another.statements).toEqual(["create_new", "create_new", "create"]);
+  });
+
   test("a code can be reused after its quarantine, and the window of its former holder is forgotten", async () => {
     const { liveNumber: destination } = await service.createProject();
     const held = { destination, code: "55555555", idempotencyKey: "order-2-try" };

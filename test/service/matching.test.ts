@@ -10,8 +10,10 @@ import {
   VerificationService,
   VerificationStatus,
 } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { freshSeconds } from "../../src/storage/creations.ts";
 import { type Answer, merchant } from "../gateway/merchant.ts";
 import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
+import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { tablesWith } from "../harness/every-table.ts";
 import { startTestService } from "../harness/service.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
@@ -426,6 +428,53 @@ describe("a number that has moved to the other environment", () => {
     const environment = Environment.TEST;
     const added = await answerOf(() => numbers.addDestinationNumber({ number, environment, projectId }));
     expect(added).toMatchObject({ code: "ok" });
+  });
+
+  test("is replaced in a creation that begins its statement late, though its process has heard of no removal", async () => {
+    const { projectId, liveKey, liveNumber } = await here.createProject();
+    const other = "0203000041";
+    const late = merchant(there.httpUrl, liveKey);
+    await late.read("nothing");
+    const holder = await service.db.connect();
+    let created: Promise<Answer>;
+    try {
+      await holdBatch(holder);
+      created = late.create();
+      // By the answer it has chosen its number.
+      await late.read("nothing");
+      await service.db.query("UPDATE destination_number SET removed_at = now() WHERE number = $1", [
+        liveNumber,
+      ]);
+      await service.db.query(
+        "INSERT INTO destination_number (id, number, environment, project_id) VALUES (uuidv7(), $1, 'live', $2)",
+        [other, decodeId("prj_", projectId)],
+      );
+      await moveClock(service.db, 4_000);
+      await holder.query("COMMIT");
+    } finally {
+      holder.release(true);
+    }
+    const { status, body } = await created;
+    expect([status, body.destination]).toEqual([201, other]);
+  });
+
+  test("is not in a creation that read the numbers before its removal, and waited for their answer", async () => {
+    const { liveKey, liveNumber } = await service.createProject();
+    const proxy = await startCuttableProxy(service.databaseUrl);
+    const slow = await service.startAnother({ DATABASE_URL: proxy.patientUrl });
+    const reading = proxy.holdAnswerTo("\0numbers\0");
+    const created = merchant(slow.httpUrl, liveKey).create();
+    await reading;
+    // The server reads them in less time.
+    await service.createProject();
+    await service.db.query("UPDATE destination_number SET removed_at = now() WHERE number = $1", [
+      liveNumber,
+    ]);
+    // Longer than a number counts as in use unseen.
+    await delay(freshSeconds * 1_000 + 500);
+    proxy.restore();
+    const { status, body } = await created;
+    expect([status, body.error?.code]).toEqual([503, "no_receiving_number"]);
   });
 
   test("is not moved if it was added and removed again while the call waited: it waits for that removal, too", async () => {
