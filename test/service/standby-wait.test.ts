@@ -3,6 +3,7 @@
 import { mkdtemp, rm } from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
+import type { MessageInitShape } from "@bufbuild/protobuf";
 import { Code, createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import pg from "pg";
@@ -10,8 +11,15 @@ import { expect, onTestFinished, test } from "vitest";
 import { parseConfig } from "../../src/config.ts";
 import { newCredential } from "../../src/core/credential.ts";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
-import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import {
+  type InboundMessageSchema,
+  InboundMessageService,
+} from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import {
+  ServiceTokenScope,
+  ServiceTokenService,
+} from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { createLog } from "../../src/log.ts";
 import { openLogOutput } from "../../src/log-output.ts";
@@ -35,17 +43,24 @@ test("without its synchronous standby no message gets its receipt again, and no 
   });
   const service = await startService(config, createLog("silent", openLogOutput()));
   onTestFinished(() => service.close());
-  const transport = createGrpcTransport({
-    baseUrl: `http://${service.addresses.grpc}`,
-    interceptors: [
-      (next) => (request) => {
-        request.header.set("authorization", `Bearer ${adminToken}`);
-        return next(request);
-      },
-    ],
-  });
+  const transportWith = (token: string) =>
+    createGrpcTransport({
+      baseUrl: `http://${service.addresses.grpc}`,
+      interceptors: [
+        (next) => (request) => {
+          request.header.set("authorization", `Bearer ${token}`);
+          return next(request);
+        },
+      ],
+    });
+  const transport = transportWith(adminToken);
   const verifications = createClient(VerificationService, transport);
-  const inbound = createClient(InboundMessageService, transport);
+  // A stream of the installation's token would wait for its audit entry.
+  const { secret } = await createClient(ServiceTokenService, transport).createServiceToken({
+    scope: ServiceTokenScope.INGEST,
+    source: "carrier",
+  });
+  const inbound = createClient(InboundMessageService, transportWith(secret));
 
   const environment = Environment.LIVE;
   const { project } = await createClient(ProjectService, transport).createProject({ name: "Shop" });
@@ -56,21 +71,21 @@ test("without its synchronous standby no message gets its receipt again, and no 
   const create = () =>
     verifications.createVerification({ projectId, environment, idempotencyKey: "repeated" });
   const first = await create();
-  const other = await verifications.createVerification({
+  const second = await verifications.createVerification({
     projectId,
     environment,
     idempotencyKey: "cancelled",
   });
-  const message = { messageId: "m", from: "01012345678", to: first.destination, text: first.smsText };
-  const send = async () => {
+  const verifying = { messageId: "m", from: "01012345678", to: first.destination, text: first.smsText };
+  const withoutCode = { ...verifying, messageId: "n", text: "without a code" };
+  const send = async (message: MessageInitShape<typeof InboundMessageSchema>) => {
     for await (const { receipts } of inbound.streamInboundMessages(oneOf({ messages: [message] })))
       return receipts[0];
     return undefined;
   };
-  const cancel = () => verifications.cancelVerification({ verificationId: other.verification?.id ?? "" });
-  const repeated = [create, send, cancel];
-  await send();
-  await cancel();
+  const cancel = () => verifications.cancelVerification({ verificationId: second.verification?.id ?? "" });
+  const repeated = [create, () => send(withoutCode), cancel, () => send(verifying)];
+  for (const call of repeated.slice(1)) await call();
   const before = await Promise.all(repeated.map((call) => call()));
 
   const superuser = new pg.Client(server.connection);
@@ -79,7 +94,9 @@ test("without its synchronous standby no message gets its receipt again, and no 
   await superuser.query("ALTER SYSTEM SET synchronous_standby_names = 'lost'");
   await superuser.query("SELECT pg_reload_conf()");
   const waiting = await waitingCommit(server.connection, superuser);
-  const meanwhile = await Promise.allSettled(repeated.map((call) => call()));
+  const meanwhile = await Promise.allSettled(repeated.slice(0, 3).map((call) => call()));
+  // Behind the other message it would wait because of that one.
+  meanwhile.push(...(await Promise.allSettled([send(verifying)])));
   await superuser.query("ALTER SYSTEM RESET synchronous_standby_names");
   await superuser.query("SELECT pg_reload_conf()");
   await waiting.released;
@@ -88,7 +105,7 @@ test("without its synchronous standby no message gets its receipt again, and no 
     status: "rejected",
     reason: expect.objectContaining({ code: Code.Unavailable }),
   };
-  expect(meanwhile).toEqual([unavailable, unavailable, unavailable]);
+  expect(meanwhile).toEqual(repeated.map(() => unavailable));
   const after = await Promise.all(repeated.map((call) => retryWhileUnavailable<unknown>(call)));
   expect(after).toMatchObject(before.map(withoutServerTime));
 });
