@@ -125,10 +125,10 @@ if (hasTerminal)
       const phone = newPhone();
       const { verified } = await proved(phone);
       const args = ["--phone", phone];
-      for (const line of ["n\n", "\n", "\x04"]) {
+      for (const line of ["n\n", "\n", "not yet\n", "\x04"]) {
         expect(await typed(args, line)).toEqual({
           code: 1,
-          stdout: expect.stringMatching(/not_confirmed: nothing was erased\r\n$/),
+          stdout: expect.stringMatching(/\r\nphoneproof: not_confirmed: nothing was erased\r\n$/),
         });
       }
       expect((await shop.read(verified)).body).toMatchObject({ phone });
@@ -141,9 +141,13 @@ if (hasTerminal)
       expect((await shop.read(verified)).body).toMatchObject({ phone: null });
     });
 
-    test("it does not ask with --yes", { timeout: 60_000 }, async () => {
+    test.for([
+      { name: "with --yes", more: "--yes" },
+      { name: "if its input is elsewhere", more: "</dev/null" },
+      { name: "if its errors are elsewhere", more: "2>/dev/null" },
+    ])("it does not ask $name", { timeout: 60_000 }, async ({ more }) => {
       const { verified } = await proved(newPhone());
-      const { code, stdout } = await typed(["--verification", verified, "--yes"], undefined);
+      const { code, stdout } = await typed(["--verification", verified, more], undefined);
       expect({ code, stdout }).toEqual({
         code: 0,
         stdout: expect.stringMatching(/^Erased from 1 verification,/),

@@ -196,3 +196,11 @@ test("a stop cuts off an attempt that hangs after three seconds, and reports no 
   await expect(cut.promise).rejects.toThrow();
   expect([record.mock.calls.length, onError.mock.calls.length]).toEqual([0, 0]);
 });
+
+test("a stop waits four seconds for a claim that the database does not answer", async () => {
+  const job = startDeliveries(() => new Promise<never>(() => {}));
+  await vi.advanceTimersByTimeAsync(0);
+  const stopped = job.stop();
+  await vi.advanceTimersByTimeAsync(4_000);
+  await stopped;
+});

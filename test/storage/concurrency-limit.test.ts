@@ -67,6 +67,8 @@ test("one whose turn has come no longer ends the wait of others of its project",
   await end("a1");
   all.push(ask("a3"));
   vi.advanceTimersByTime(2_999);
+  // What is due has happened.
+  await setImmediate();
   await end("a2");
   expect(running()).toBe("a3");
   await end("a3");

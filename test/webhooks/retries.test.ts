@@ -172,8 +172,10 @@ describe("resending", () => {
     receiver.answer = answerWith(204);
     const id = await shop.event();
     await deliveryWhen(service, id, delivered);
+    // A newer one, which is not this.
+    await (await shopWithReceiver()).shop.event();
     const { delivery } = await resend(eventOf(id));
-    expect(delivery).toMatchObject({ state: WebhookDeliveryState.PENDING, resends: 1 });
+    expect(delivery).toMatchObject({ eventId: eventOf(id), state: WebhookDeliveryState.PENDING, resends: 1 });
     const { attempts } = await deliveryWhen(
       service,
       id,
