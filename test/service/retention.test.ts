@@ -806,6 +806,12 @@ describe("as time passes", { shuffle: false }, () => {
        SELECT 'order', id, '01087650099', 'x', clock.now() + make_interval(secs => n), 'no_match', false
        FROM unnest(ARRAY['c', 'a', 'b']) WITH ORDINALITY AS m (id, n) ORDER BY n`,
     );
+    // Another source's with the same id, which stays for longer.
+    await plain.db.query(
+      `INSERT INTO inbound_message (source, message_id, ingested_at, outcome, verification_id, duplicate)
+       SELECT 'other', message_id, ingested_at, 'late', gen_random_uuid(), false FROM inbound_message
+       WHERE source = 'order' AND message_id = 'a'`,
+    );
     await moveClock(plain.db, 40 * day);
     await clockIsSteady(plain.db);
     const holder = await plain.db.connect();
@@ -823,8 +829,10 @@ describe("as time passes", { shuffle: false }, () => {
     await holder.query("COMMIT");
     expect(await Promise.all([erasing, deleting])).toEqual([false, false]);
     expect(await tablesWith("01087650099")).toEqual([]);
-    const { rows } = await plain.db.query("SELECT message_id FROM inbound_message WHERE source = 'order'");
-    expect(rows).toEqual([]);
+    const { rows } = await plain.db.query(
+      "SELECT source FROM inbound_message WHERE message_id = ANY ('{a,b,c}')",
+    );
+    expect(rows).toEqual([{ source: "other" }]);
   });
 
   test("until a day after its expiry, a verification's window can be opened and its code is LATE", async () => {

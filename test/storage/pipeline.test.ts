@@ -1,6 +1,7 @@
 import { afterAll, expect, onTestFinished, test } from "vitest";
 import { openDatabase, runStatement, type Statements } from "../../src/storage/database.ts";
 import { isDatabaseUnavailable } from "../../src/storage/database-errors.ts";
+import { PooledClient } from "../../src/storage/pooled-client.ts";
 import { createDatabase } from "../harness/database.ts";
 import { untilWaiting } from "../service/barrier.ts";
 
@@ -54,6 +55,21 @@ test("a second statement reaches the server before the first is answered", async
     const [, [[, , at] = []]] = await results;
     done = Number(at) < busyUntil;
   }
+});
+
+test("an answer is due from when the one before it came, not from when its connection was idle last", async () => {
+  const client = new PooledClient(own.connection);
+  await client.connect();
+  onTestFinished(() => client.end());
+  expect(client.askedAt).toBeUndefined();
+  const first = client.query(slow.text);
+  const askedAt = client.askedAt ?? 0;
+  const second = client.query(slow.text);
+  expect(client.askedAt).toBe(askedAt);
+  await first;
+  expect(client.askedAt).toBeGreaterThan(askedAt);
+  await second;
+  expect(client.askedAt).toBeUndefined();
 });
 
 test("a statement that the database cannot answer fails those behind it, and the next one gets another connection", async () => {
