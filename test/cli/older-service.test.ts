@@ -74,6 +74,23 @@ test("a service older than histories shows its verifications, and is named", asy
   });
 });
 
+test("a history that cannot be read for another reason is not the age of the service", async () => {
+  const peer = await startVersion({
+    ...getVerification,
+    "phoneproof.v1.VerificationHistoryService/GetVerificationHistory": refusalHeaders(
+      status.INTERNAL,
+      "internal_error",
+    ),
+    "phoneproof.v1.WebhookService/ListWebhookDeliveries": new Uint8Array(),
+  });
+  const { code, stdout, stderr } = await run(showCommand, towardsPeer(peer));
+  expect({ code, shown: JSON.parse(stdout), said: JSON.parse(stderr) }).toMatchObject({
+    code: 1,
+    shown: { id: verification.id, history: null },
+    said: { error: { code: "internal_error" } },
+  });
+});
+
 test("a service older than histories is not named to a token that could not read one", async () => {
   const peer = await startVersion({
     ...getVerification,

@@ -21,7 +21,10 @@ import { newPhone, smsSource } from "./sms-source.ts";
 
 const service = await startTestService();
 const histories = service.client(VerificationHistoryService);
-const { send } = smsSource(service, await service.createToken({ scope: "ingest", source: "gateway" }));
+const { send, sendAll } = smsSource(
+  service,
+  await service.createToken({ scope: "ingest", source: "gateway" }),
+);
 
 /** A shop with a number of its own, on which no other test's messages arrive. */
 async function openShop() {
@@ -85,6 +88,21 @@ test("every message that named it is there, in order, repeated ones under their 
   ]);
   expect(history.messages.map(({ duplicate }) => duplicate)).toEqual([false, true, false]);
   expect(history.endedAt).toEqual(history.messages[0]?.ingestedAt);
+});
+
+test("of two messages of one batch the one that verified is first", async () => {
+  const pending = await createPending(await openShop());
+  const [first, second] = [newPhone(), newPhone()];
+  await sendAll([
+    // It is stored alone, and those that arrive meanwhile form the next batch.
+    { to: "0212345678", text: "first" },
+    { ...pending, from: first, messageId: "history-z" },
+    { ...pending, from: second, messageId: "history-a" },
+  ]);
+  expect(seen((await historyOf(pending)).messages)).toEqual([
+    `${masked(first)} VERIFIED`,
+    `${masked(second)} NOT_PENDING`,
+  ]);
 });
 
 test("a late message is there, with the time at which the verification was found expired", async () => {
