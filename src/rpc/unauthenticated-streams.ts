@@ -25,8 +25,9 @@ export interface UnauthenticatedStreams {
   /** Whether the connection has presented a valid credential. */
   isKnown(session: Http2Session): boolean;
   /**
-   * Reports that the stream is being answered. A credential that is not known to be valid by then is invalid, or, as of a
-   * request that is no call, will never be checked. Resets the stream if there is no room for another unauthenticated one.
+   * Reports that the stream, which is not over, is being answered. A credential that is not known to be valid by then is
+   * invalid, or, as of a request that is no call, will never be checked. Resets the stream if there is no room for another
+   * unauthenticated one.
    */
   answered(stream: ServerHttp2Stream): void;
 }
@@ -60,7 +61,7 @@ export function limitUnauthenticatedStreams(): UnauthenticatedStreams {
   function moveToUnauthenticated(stream: ServerHttp2Stream): boolean {
     const place = places.get(stream);
     // The stream is closed, or counted as unauthenticated already.
-    if (!place?.isAuthenticating || isOver(stream)) return true;
+    if (!place?.isAuthenticating) return true;
     leave.call(stream);
     stream.once("close", leave);
     return take(stream, place.network, false);

@@ -22,14 +22,32 @@ function newStream(destroy = vi.fn(), takes = true): ServerHttp2Stream {
   return stream as unknown as ServerHttp2Stream;
 }
 
-test("any number of invalid credentials, one after the other, leaves room for the next", () => {
+test.for([
+  { name: "on connections of their own", isKnown: false },
+  { name: "on a connection that has presented a valid one", isKnown: true },
+])("any number of invalid credentials, one after the other, leaves room for the next: $name", ({
+  isKnown,
+}) => {
   const streams = limitUnauthenticatedStreams();
+  const first = newStream();
+  if (isKnown) streams.admit(first);
+  const { session } = first;
   for (let opened = 0; opened < 5_001; opened++) {
-    const stream = newStream();
+    const stream = Object.assign(newStream(), isKnown && { session });
     expect(streams.open(stream, address, true)).toBe(true);
     streams.answered(stream);
+    expect(stream.closed).toBe(false);
     stream.close();
   }
+});
+
+test("an invalid credential for which no place is left among the unauthenticated ends its stream", () => {
+  const streams = limitUnauthenticatedStreams();
+  for (let opened = 0; opened < 500; opened++) streams.open(newStream(), address, false);
+  const stream = newStream();
+  streams.open(stream, address, true);
+  streams.answered(stream);
+  expect(stream.closed).toBe(true);
 });
 
 test("calls on a connection with a valid credential are not counted while theirs is looked up", () => {
