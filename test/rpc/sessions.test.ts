@@ -154,12 +154,15 @@ test("a stop cuts the connection of a client that has frozen, once its time is u
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
   const { port } = server.address() as net.AddressInfo;
-  const accepted = Promise.all([once(server, "connection"), once(server, "session")]);
+  // Without an open stream, Node cuts the connection itself.
+  server.on("stream", (stream) => stream.on("error", () => {}));
+  const accepted = Promise.all([once(server, "connection"), once(server, "stream")]);
   const client = net.connect({ port, host: "127.0.0.1", allowHalfOpen: true });
   client.on("error", () => {}).pause();
   atFileEnd(() => client.destroy());
-  client.write(Buffer.concat([preface, frame("settings", 0, 0, Buffer.alloc(0))]));
-  const [[socket]] = (await accepted) as unknown as [[net.Socket], [ServerHttp2Session]];
+  const call = frame("headers", endHeaders, 1, callHeaders("/"));
+  client.write(Buffer.concat([preface, frame("settings", 0, 0, Buffer.alloc(0)), call]));
+  const [[socket]] = (await accepted) as unknown as [[net.Socket], [ServerHttp2Stream]];
   const closed = once(socket, "close");
   server.close();
   sessions.close(10);
