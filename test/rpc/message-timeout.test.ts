@@ -3,6 +3,7 @@ import http2 from "node:http2";
 import type net from "node:net";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { messageTimeoutSignal, startMessageTimeout } from "../../src/rpc/message-timeout.ts";
+import { shortenTimers } from "../harness/timers.ts";
 
 const half = Buffer.of(0, 0, 0, 0, 100);
 const calls = 100;
@@ -63,4 +64,19 @@ test("a message that has arrived is not timed any longer", async () => {
   const timer = timers.mock.results[at]?.value;
   expect(timer).toBeDefined();
   expect(untilThen).toContain(timer);
+});
+
+test("a stream whose message nobody reads is closed once its time is up", async () => {
+  shortenTimers(10_000);
+  const server = http2.createServer();
+  server.on("request", (request) => startMessageTimeout(request, undefined));
+  server.listen(0, "127.0.0.1");
+  onTestFinished(() => void server.close());
+  await once(server, "listening");
+  const client = http2.connect(`http://127.0.0.1:${(server.address() as net.AddressInfo).port}`);
+  onTestFinished(() => client.destroy());
+  const call = client.request({ ":method": "POST" });
+  call.write(half);
+  await once(call, "close");
+  expect(call.rstCode).toBe(http2.constants.NGHTTP2_CANCEL);
 });
