@@ -85,7 +85,7 @@ const cases: Readonly<Record<string, Case>> = {
   "less than was announced": { chunks: [envelope(message, 0, message.length + 10)] },
   "less than was announced, behind another's head in its buffer": {
     chunks: [
-      Buffer.concat([envelope(message), envelope(message, 0, message.length + 10)]).subarray(
+      new Uint8Array(Buffer.concat([envelope(message), envelope(message, 0, message.length + 10)])).subarray(
         message.length + 5,
       ),
     ],
