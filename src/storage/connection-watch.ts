@@ -2,7 +2,10 @@
  * Closes connections on which no answer will come: the network has dropped them, or the machine behind them is gone. TCP would
  * notice after minutes, and a timeout short enough to be useful would also end statements that are merely slow. So the watch
  * asks the server, over a new connection, whether it is working on the unanswered statements. Besides that, every statement has
- * a timeout, after which its connection is closed.
+ * a timeout, after which its connection is closed; if the server was seen at work on it, once the server has answered. That is
+ * a commit that waits, for its synchronous standby for example: the server's own timeout ends everything else, but not that,
+ * nor does the end of the connection. If each such connection were replaced by another, which waits next, their backends would
+ * soon be as many as the server accepts.
  */
 
 import pg from "pg";
@@ -23,12 +26,15 @@ const silenceMs = 6_000;
 
 /**
  * Backends that may be working: those not idle, or idle for less than 500 ms. On a server that does not track activity every
- * backend may be working. A backend that does not exist is not.
+ * backend may be working. A backend that does not exist is not. And what those wait for that are certainly working.
  */
 const busyText = `
-SELECT pid FROM pg_stat_activity
+SELECT pid, CASE WHEN state = 'active' THEN coalesce(wait_event, 'nothing') END AS awaits FROM pg_stat_activity
 WHERE pid = ANY ($1::int[])
   AND (state LIKE 'idle%' AND state_change < clock_timestamp() - interval '500 milliseconds') IS NOT TRUE`;
+
+/** Postgres' name for a commit's wait for its synchronous standby. */
+const standbyWait = "SyncRep";
 
 /** An unanswered statement. */
 interface Waiting {
@@ -46,6 +52,8 @@ export interface ConnectionWatch {
    * checked.
    */
   meet(client: PooledClient): Promise<void>;
+  /** Whether commits wait for a synchronous standby, and that of a statement with this text got no answer in time. */
+  awaitsStandby(text: string): boolean;
   /** Ends the watch and breaks off connections in use: nothing would enforce their statements' timeout any more. */
   stop(): void;
   /** Breaks off the connections unanswered for at least `afterMs`; returns how many. */
@@ -56,19 +64,23 @@ export function watchConnections(
   pool: pg.Pool,
   connection: pg.ClientConfig,
   options: {
-    /** Statement timeout. The connection is closed, not reused: the server may still be busy with the statement. */
+    /** Statement timeout. The connection is not reused: the server may still be busy with the statement. */
     readonly answerTimeoutMs: number;
     readonly onGivenUp: (error: Error) => void;
   },
 ): ConnectionWatch {
   const { answerTimeoutMs, onGivenUp } = options;
   const clients = new Set<PooledClient>();
+  /** What the server waited for when their callers were told that there is no answer. */
+  const abandoned = new Map<PooledClient, string>();
   let silentSince: number | undefined;
   let looking = false;
   /** By `runningTime`. */
   let lookAgainAt = 0;
   /** Statements whose backend was not working at the last check. */
   let suspectedBefore: readonly Waiting[] = [];
+  /** Statements that the server was at work on at the last check that it answered, and what it waited for. */
+  let atWork: readonly (Waiting & { readonly awaits: string })[] = [];
 
   pool.on("acquire", (client) => {
     (client as pg.ClientBase as PooledClient).isInUse = true;
@@ -87,13 +99,23 @@ export function watchConnections(
     const before = runningTime.now() - answerTimeoutMs;
     for (const client of clients) {
       const { askedAt } = client;
-      if (askedAt === undefined || askedAt > before) continue;
+      if (askedAt === undefined || askedAt > before || client.isAbandoned) continue;
       // If this process was suspended, the answer may have arrived and not been read yet.
       setImmediate(() => {
         if (client.askedAt !== askedAt) return;
-        const error = timedOut("a statement was not answered in time");
-        client.breakOff(error);
-        onGivenUp(error);
+        const working = atWork.find((one) => one.client === client && one.since === askedAt);
+        if (working === undefined) {
+          const error = timedOut("a statement was not answered in time");
+          client.breakOff(error);
+          onGivenUp(error);
+        } else {
+          const error = timedOut(
+            `a statement was not answered in time: the server is still at work on it, and waits for ${working.awaits}`,
+          );
+          abandoned.set(client, working.awaits);
+          client.abandon(error);
+          onGivenUp(error);
+        }
       });
     }
   }
@@ -111,6 +133,10 @@ export function watchConnections(
       const busy = await busyAmong(suspects.map(({ backend }) => backend));
       silentSince = undefined;
       const found = suspects.filter(({ backend }) => !busy.has(backend));
+      atWork = suspects.flatMap((one) => {
+        const awaits = busy.get(one.backend);
+        return awaits ? [{ ...one, awaits }] : [];
+      });
       // On an overloaded machine a backend may not have started its statement yet, so two checks in a row must find it idle.
       const dead = found.filter((one) => suspectedBefore.some((other) => isSame(one, other)));
       suspectedBefore = found;
@@ -158,7 +184,7 @@ export function watchConnections(
     onGivenUp(error);
   }
 
-  async function busyAmong(asked: readonly number[]): Promise<Set<number>> {
+  async function busyAmong(asked: readonly number[]): Promise<Map<number, string | null>> {
     const client = new pg.Client({
       ...connection,
       application_name: "phoneproof-watch",
@@ -168,8 +194,8 @@ export function watchConnections(
     client.on("error", () => {});
     try {
       await client.connect();
-      const { rows } = await client.query<{ pid: number }>(busyText, [asked]);
-      return new Set(rows.map(({ pid }) => pid));
+      const { rows } = await client.query<{ pid: number; awaits: string | null }>(busyText, [asked]);
+      return new Map(rows.map(({ pid, awaits }) => [pid, awaits]));
     } finally {
       client.end().catch(() => {});
     }
@@ -191,6 +217,15 @@ export function watchConnections(
       for (const client of silent)
         client.breakOff(timedOut("the database did not answer before the shutdown"));
       return silent.length;
+    },
+    awaitsStandby(text) {
+      if (abandoned.size === 0) return false;
+      for (const client of abandoned.keys()) if (client.askedAt === undefined) abandoned.delete(client);
+      const waiting = [...abandoned.keys()];
+      return (
+        waiting.some((client) => client.unansweredText === text) &&
+        [...abandoned.values()].includes(standbyWait)
+      );
     },
     stop() {
       clearInterval(timer);

@@ -35,6 +35,8 @@ export interface Pipeline extends Statements {
 export interface Database extends Statements {
   readonly pool: pg.Pool;
   openPipeline(): Pipeline;
+  /** Throws service_unavailable if a transaction would wait for the synchronous standby. Call before each one that writes. */
+  requireCommits(): void;
   /**
    * For shutdown: fails every statement that has been unanswered for at least `milliseconds`. If there was any, every later
    * statement fails at once; otherwise nothing changes.
@@ -106,8 +108,17 @@ export function openDatabase(
   });
   const observer = options.observer ?? unobserved;
 
+  /**
+   * Refuses a statement while one of the same kind waits for the synchronous standby, and got no answer in time: this one would
+   * wait as long, on another connection, and those that are left are for statements that do not wait, such as reads that write
+   * nothing.
+   */
+  function requireAnswers(text: string): void {
+    if (silent || watch.awaitsStandby(text)) throw new Failure("service_unavailable");
+  }
+
   async function query<Row extends unknown[]>(statement: pg.QueryArrayConfig) {
-    if (silent) throw new Failure("service_unavailable");
+    requireAnswers(statement.text);
     const client = await connectionOf(pool);
     try {
       const result = await client.query<Row>(statement);
@@ -137,7 +148,7 @@ export function openDatabase(
       observer,
       isPipelined,
       async query(statement) {
-        if (silent) throw new Failure("service_unavailable");
+        requireAnswers(statement.text);
         return ask(statement);
       },
     };
@@ -148,6 +159,7 @@ export function openDatabase(
     query,
     openPipeline,
     observer,
+    requireCommits: () => requireAnswers("COMMIT"),
     endIfSilentFor(milliseconds) {
       silent ||= watch.breakOff(milliseconds) > 0;
     },
@@ -215,6 +227,7 @@ export async function inTransaction<T>(
   database: Database,
   work: (client: pg.PoolClient) => Promise<T | null>,
 ): Promise<T | null> {
+  database.requireCommits();
   const client = await connectionOf(database.pool);
   try {
     await client.query("BEGIN");

@@ -69,7 +69,8 @@ export function createPipeline(options: {
         // The statements behind this one have waited as long, and might have to wait as long again.
         if (options.isUnavailable(error)) {
           shared.unavailable = error;
-          (client as pg.ClientBase as PooledClient).breakOff(error as Error);
+          const pooled = client as pg.ClientBase as PooledClient;
+          if (!pooled.isAbandoned) pooled.breakOff(error as Error);
         }
       }
       throw error;

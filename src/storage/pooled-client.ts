@@ -3,6 +3,13 @@ import pg from "pg";
 import { runningTime } from "../running-time.ts";
 
 type Answered = (error: Error | null, result: pg.QueryResult) => void;
+type Release = (error?: Error | boolean) => void;
+
+interface Unanswered {
+  readonly text: string;
+  /** Undefined once the caller was told that there is no answer. */
+  answered: Answered | undefined;
+}
 
 /**
  * The driver's client, which also records since when a statement has been unanswered; connection-watch.ts enforces the timeout.
@@ -18,17 +25,23 @@ export class PooledClient extends pg.Client {
   isInUse = false;
   /** Process id of its server backend. Undefined behind a pooler, where a connection has no backend of its own. */
   backend: number | undefined = undefined;
-  #unanswered = 0;
+  /** In the order in which they were sent. */
+  readonly #unanswered: Unanswered[] = [];
+  #abandonedFor: Error | undefined;
+  #release: Release | undefined;
+  /** Gives an abandoned connection back, once everything is answered. */
+  #releaseLater: Release | undefined;
 
   constructor(config?: pg.ClientConfig) {
     super(config);
     const query = this.query.bind(this) as (...given: unknown[]) => unknown;
     const ask = (given: readonly unknown[], answered: Answered): unknown => {
-      const end = this.#begin();
+      const one = this.#begin(given[0], answered);
+      if (one === undefined) return;
       try {
-        return query(...given, answering(answered, end));
+        return query(...given, this.#answering(one));
       } catch (error) {
-        end();
+        this.#end(one);
         throw error;
       }
     };
@@ -49,19 +62,78 @@ export class PooledClient extends pg.Client {
   }
 
   /**
-   * Starts a statement's time and returns the function that ends it. The server answers in order, so the next statement's time
-   * starts when the previous one is answered.
+   * Fails every statement on this connection, which stays open until the server has answered them, and is then closed. Until
+   * then it counts as one of the pool's: closing it would not end the server's work, and its place would go to another.
    */
-  #begin(): () => void {
-    if (this.#unanswered++ === 0) this.askedAt = runningTime.now();
-    let isOpen = true;
-    return () => {
-      // The driver may call back twice if it could not send a parameter.
-      if (!isOpen) return;
-      isOpen = false;
-      this.askedAt = --this.#unanswered === 0 ? undefined : runningTime.now();
+  abandon(error: Error): void {
+    this.#abandonedFor = error;
+    for (const one of [...this.#unanswered]) {
+      const { answered } = one;
+      one.answered = undefined;
+      answered?.(error, undefined as never);
+    }
+  }
+
+  get isAbandoned(): boolean {
+    return this.#abandonedFor !== undefined;
+  }
+
+  /** The text of the statement that the server is to answer next. */
+  get unansweredText(): string | undefined {
+    return this.#unanswered[0]?.text;
+  }
+
+  /** The pool sets this whenever it lends the connection. */
+  set release(release: Release) {
+    this.#release = release;
+  }
+
+  get release(): Release {
+    const release = this.#release as Release;
+    return (error) => {
+      if (!this.isAbandoned) release(error);
+      else if (this.#unanswered.length === 0) release(true);
+      else this.#releaseLater = release;
     };
   }
+
+  /**
+   * Starts a statement's time. The server answers in order, so the next statement's time starts when the previous one is
+   * answered.
+   */
+  #begin(statement: unknown, answered: Answered): Unanswered | undefined {
+    const abandonedFor = this.#abandonedFor;
+    if (abandonedFor !== undefined) {
+      process.nextTick(() => answered(abandonedFor, undefined as never));
+      return undefined;
+    }
+    const one = { text: textOf(statement), answered };
+    if (this.#unanswered.push(one) === 1) this.askedAt = runningTime.now();
+    return one;
+  }
+
+  /** A function of its own, so that the callback's closure does not hold the statement. */
+  #answering(one: Unanswered): Answered {
+    return (error, result) => {
+      this.#end(one);
+      one.answered?.(error, result);
+    };
+  }
+
+  #end(one: Unanswered): void {
+    const position = this.#unanswered.indexOf(one);
+    // The driver may call back twice if it could not send a parameter.
+    if (position === -1) return;
+    if (position === 0) this.#unanswered.shift();
+    else this.#unanswered.splice(position, 1);
+    const isLast = this.#unanswered.length === 0;
+    this.askedAt = isLast ? undefined : runningTime.now();
+    if (isLast) this.#releaseLater?.(true);
+  }
+}
+
+function textOf(statement: unknown): string {
+  return typeof statement === "string" ? statement : ((statement as pg.QueryConfig | null)?.text ?? "");
 }
 
 export function socketOf(client: pg.Client): Socket {
@@ -80,14 +152,6 @@ export function failWithLoss(client: pg.Client): void {
     loss ??= error;
     client.query = (() => Promise.reject(loss)) as typeof client.query;
   });
-}
-
-/** A function of its own, so that the callback's closure does not hold the statement. */
-function answering(answered: Answered, end: () => void): Answered {
-  return (error, result) => {
-    end();
-    answered(error, result);
-  };
 }
 
 function queryAsPromise(

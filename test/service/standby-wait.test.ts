@@ -27,7 +27,88 @@ import { startService } from "../../src/service.ts";
 import { startEmbeddedPostgres } from "../../src/storage/embedded-postgres.ts";
 import { retryWhileUnavailable } from "../harness/service.ts";
 
+const environment = Environment.LIVE;
+const unavailable = { status: "rejected", reason: expect.objectContaining({ code: Code.Unavailable }) };
+
 test("without its synchronous standby no message gets its receipt again, and no uncharged creation and cancel its response", async () => {
+  const { transport, transportWith, project, loseStandby } = await startWithOwnServer();
+  const verifications = createClient(VerificationService, transport);
+  // A stream of the installation's token would wait for its audit entry.
+  const { secret } = await createClient(ServiceTokenService, transport).createServiceToken({
+    scope: ServiceTokenScope.INGEST,
+    source: "carrier",
+  });
+  const inbound = createClient(InboundMessageService, transportWith(secret));
+  const projectId = await project();
+  const number = { number: "0212345678", environment, projectId };
+  await createClient(DestinationNumberService, transport).addDestinationNumber(number);
+
+  const create = () =>
+    verifications.createVerification({ projectId, environment, idempotencyKey: "repeated" });
+  const first = await create();
+  const second = await verifications.createVerification({
+    projectId,
+    environment,
+    idempotencyKey: "cancelled",
+  });
+  const verifying = { messageId: "m", from: "01012345678", to: first.destination, text: first.smsText };
+  const withoutCode = { ...verifying, messageId: "n", text: "without a code" };
+  const send = async (message: MessageInitShape<typeof InboundMessageSchema>) => {
+    for await (const { receipts } of inbound.streamInboundMessages(oneOf({ messages: [message] })))
+      return receipts[0];
+    return undefined;
+  };
+  const cancel = () => verifications.cancelVerification({ verificationId: second.verification?.id ?? "" });
+  const repeated = [create, () => send(withoutCode), cancel, () => send(verifying)];
+  for (const call of repeated.slice(1)) await call();
+  const before = await Promise.all(repeated.map((call) => call()));
+
+  const standbyIsBack = await loseStandby();
+  const meanwhile = await Promise.allSettled(repeated.slice(0, 3).map((call) => call()));
+  // Behind the other message it would wait because of that one.
+  meanwhile.push(...(await Promise.allSettled([send(verifying)])));
+  await standbyIsBack();
+
+  expect(meanwhile).toEqual(repeated.map(() => unavailable));
+  const after = await Promise.all(repeated.map((call) => retryWhileUnavailable<unknown>(call)));
+  expect(after).toMatchObject(before.map(withoutServerTime));
+});
+
+test("commits that wait for minutes occupy a connection for each kind of statement, and leave the others to what does not wait", async () => {
+  const { addresses, transport, project, superuser, loseStandby } = await startWithOwnServer();
+  const verifications = createClient(VerificationService, transport);
+  const number = { number: "0212345678", environment };
+  await createClient(DestinationNumberService, transport).addDestinationNumber(number);
+  const projectIds = [await project(), await project(), await project()];
+  const createFor = (projectId: string) =>
+    verifications.createVerification({ projectId, environment, idempotencyKey: "repeated" });
+  const waiting = async () => {
+    const { rows } = await superuser.query<{ what: string }>(
+      `SELECT CASE WHEN query LIKE '%INTO verification %' THEN 'creation' ELSE query END AS what FROM pg_stat_activity
+       WHERE application_name = 'phoneproof' AND wait_event = 'SyncRep' AND query ~ 'INTO verification |^COMMIT'`,
+    );
+    return rows.map(({ what }) => what).sort();
+  };
+  const ready = async () => (await fetch(`http://${addresses.ops}/readyz`)).status;
+
+  const standbyIsBack = await loseStandby();
+  for (const projectId of projectIds) {
+    const results = await Promise.allSettled([createFor(projectId), project()]);
+    expect(results).toEqual([unavailable, unavailable]);
+    await expect.poll(waiting).toEqual(["COMMIT", "creation"]);
+  }
+  expect(await ready()).toBe(200);
+  await standbyIsBack();
+
+  for (const projectId of projectIds) {
+    const { verification } = await retryWhileUnavailable(() => createFor(projectId));
+    expect(verification?.projectId).toBe(projectId);
+  }
+  await retryWhileUnavailable(project);
+});
+
+/** A service, and a database server of its own, whose commits can be made to wait for a standby that is not there. */
+async function startWithOwnServer() {
   const dataDir = await mkdtemp(path.join(os.tmpdir(), "phoneproof-test-standby-"));
   onTestFinished(() => rm(dataDir, { recursive: true, force: true }));
   const server = await startEmbeddedPostgres({ dataDir, transport: "tcp" });
@@ -54,61 +135,31 @@ test("without its synchronous standby no message gets its receipt again, and no 
       ],
     });
   const transport = transportWith(adminToken);
-  const verifications = createClient(VerificationService, transport);
-  // A stream of the installation's token would wait for its audit entry.
-  const { secret } = await createClient(ServiceTokenService, transport).createServiceToken({
-    scope: ServiceTokenScope.INGEST,
-    source: "carrier",
-  });
-  const inbound = createClient(InboundMessageService, transportWith(secret));
-
-  const environment = Environment.LIVE;
-  const { project } = await createClient(ProjectService, transport).createProject({ name: "Shop" });
-  const projectId = project?.id ?? "";
-  const number = { number: "0212345678", environment, projectId };
-  await createClient(DestinationNumberService, transport).addDestinationNumber(number);
-
-  const create = () =>
-    verifications.createVerification({ projectId, environment, idempotencyKey: "repeated" });
-  const first = await create();
-  const second = await verifications.createVerification({
-    projectId,
-    environment,
-    idempotencyKey: "cancelled",
-  });
-  const verifying = { messageId: "m", from: "01012345678", to: first.destination, text: first.smsText };
-  const withoutCode = { ...verifying, messageId: "n", text: "without a code" };
-  const send = async (message: MessageInitShape<typeof InboundMessageSchema>) => {
-    for await (const { receipts } of inbound.streamInboundMessages(oneOf({ messages: [message] })))
-      return receipts[0];
-    return undefined;
+  const project = async () => {
+    const { project } = await createClient(ProjectService, transport).createProject({ name: "Shop" });
+    return project?.id ?? "";
   };
-  const cancel = () => verifications.cancelVerification({ verificationId: second.verification?.id ?? "" });
-  const repeated = [create, () => send(withoutCode), cancel, () => send(verifying)];
-  for (const call of repeated.slice(1)) await call();
-  const before = await Promise.all(repeated.map((call) => call()));
-
   const superuser = new pg.Client(server.connection);
   await superuser.connect();
   onTestFinished(() => superuser.end());
-  await superuser.query("ALTER SYSTEM SET synchronous_standby_names = 'lost'");
-  await superuser.query("SELECT pg_reload_conf()");
-  const waiting = await waitingCommit(server.connection, superuser);
-  const meanwhile = await Promise.allSettled(repeated.slice(0, 3).map((call) => call()));
-  // Behind the other message it would wait because of that one.
-  meanwhile.push(...(await Promise.allSettled([send(verifying)])));
-  await superuser.query("ALTER SYSTEM RESET synchronous_standby_names");
-  await superuser.query("SELECT pg_reload_conf()");
-  await waiting.released;
-
-  const unavailable = {
-    status: "rejected",
-    reason: expect.objectContaining({ code: Code.Unavailable }),
+  return {
+    addresses: service.addresses,
+    transport,
+    transportWith,
+    project,
+    superuser,
+    async loseStandby() {
+      await superuser.query("ALTER SYSTEM SET synchronous_standby_names = 'lost'");
+      await superuser.query("SELECT pg_reload_conf()");
+      const waiting = await waitingCommit(server.connection, superuser);
+      return async () => {
+        await superuser.query("ALTER SYSTEM RESET synchronous_standby_names");
+        await superuser.query("SELECT pg_reload_conf()");
+        await waiting.released();
+      };
+    },
   };
-  expect(meanwhile).toEqual(repeated.map(() => unavailable));
-  const after = await Promise.all(repeated.map((call) => retryWhileUnavailable<unknown>(call)));
-  expect(after).toMatchObject(before.map(withoutServerTime));
-});
+}
 
 /** The times at which the responses were sent differ. */
 function withoutServerTime(response: object | undefined) {
@@ -133,12 +184,19 @@ async function waitingCommit(connection: pg.ClientConfig, superuser: pg.Client) 
     const commit = client.query("SELECT pg_logical_emit_message(true, 'test', ''::text)").then(() => {
       isCommitted = true;
     });
+    commit.catch(() => {});
     while (!isCommitted) {
       const waiting = await superuser.query(
         "SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep'",
         [rows[0].pid],
       );
-      if (waiting.rowCount === 1) return { released: commit.then(() => client.end()) };
+      if (waiting.rowCount === 1)
+        return {
+          async released() {
+            await commit;
+            await client.end();
+          },
+        };
     }
   }
 }

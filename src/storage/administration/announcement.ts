@@ -33,14 +33,15 @@ export function createAdminister(
 ): Administer {
   return async (change, describe, projectId = actor.requestId) => {
     try {
-      return await limit(projectId, () =>
-        database.prisma.$transaction(async (transaction) => {
+      return await limit(projectId, () => {
+        database.requireCommits();
+        return database.prisma.$transaction(async (transaction) => {
           const result = await change(transaction);
           const act = describe(result);
           if (act) await writeAuditEntry(transaction, actor, act);
           return result;
-        }),
-      );
+        });
+      });
     } catch (error) {
       throw asStorageError(error);
     }
