@@ -24,17 +24,19 @@ const lookMs = 2_500;
 /** When no check has been answered for this long, statements unanswered for as long are given up. */
 const silenceMs = 6_000;
 
+/** Postgres' name for a commit's wait for its synchronous standby. */
+const standbyWait = "SyncRep";
+
 /**
  * Backends that may be working: those not idle, or idle for less than 500 ms. On a server that does not track activity every
- * backend may be working. A backend that does not exist is not. And what those wait for that are certainly working.
+ * backend may be working. A backend that does not exist is not. And what those wait for that are certainly working. Also all
+ * that wait for the standby, whosever they are.
  */
 const busyText = `
 SELECT pid, CASE WHEN state = 'active' THEN coalesce(wait_event, 'nothing') END AS awaits FROM pg_stat_activity
 WHERE pid = ANY ($1::int[])
-  AND (state LIKE 'idle%' AND state_change < clock_timestamp() - interval '500 milliseconds') IS NOT TRUE`;
-
-/** Postgres' name for a commit's wait for its synchronous standby. */
-const standbyWait = "SyncRep";
+  AND (state LIKE 'idle%' AND state_change < clock_timestamp() - interval '500 milliseconds') IS NOT TRUE
+  OR wait_event = '${standbyWait}'`;
 
 /** An unanswered statement. */
 interface Waiting {
@@ -48,8 +50,8 @@ export interface ConnectionWatch {
   /** Call with each new connection before its first statement. */
   keep(client: PooledClient): void;
   /**
-   * Learns the connection's backend. Behind a pooler the backend is not the connection's own, so the connection is never
-   * checked.
+   * Learns the connection's backend. Behind a pooler the backend is not the connection's own, and cannot be checked. There a
+   * statement that gets no answer in time is taken for a commit that waits for the standby if any commit does.
    */
   meet(client: PooledClient): Promise<void>;
   /** Whether commits wait for a synchronous standby, and that of a statement with this text got no answer in time. */
@@ -81,6 +83,8 @@ export function watchConnections(
   let suspectedBefore: readonly Waiting[] = [];
   /** Statements that the server was at work on at the last check that it answered, and what it waited for. */
   let atWork: readonly (Waiting & { readonly awaits: string })[] = [];
+  /** Whether commits waited for the standby then. */
+  let commitsWait = false;
 
   pool.on("acquire", (client) => {
     (client as pg.ClientBase as PooledClient).isInUse = true;
@@ -103,16 +107,16 @@ export function watchConnections(
       // If this process was suspended, the answer may have arrived and not been read yet.
       setImmediate(() => {
         if (client.askedAt !== askedAt) return;
-        const working = atWork.find((one) => one.client === client && one.since === askedAt);
-        if (working === undefined) {
+        const awaits = awaitedBy(client);
+        if (awaits === undefined) {
           const error = timedOut("a statement was not answered in time");
           client.breakOff(error);
           onGivenUp(error);
         } else {
           const error = timedOut(
-            `a statement was not answered in time: the server is still at work on it, and waits for ${working.awaits}`,
+            `a statement was not answered in time: the server is still at work on it, and waits for ${awaits}`,
           );
-          abandoned.set(client, working.awaits);
+          abandoned.set(client, awaits);
           client.abandon(error);
           onGivenUp(error);
         }
@@ -120,8 +124,15 @@ export function watchConnections(
     }
   }
 
+  /** What the server waits for while it is at work on the connection's statement. Undefined if it may not be at work on it. */
+  function awaitedBy(client: PooledClient): string | undefined {
+    if (client.backend === null) return commitsWait ? standbyWait : undefined;
+    return atWork.find((one) => one.client === client && one.since === client.askedAt)?.awaits;
+  }
+
   async function check(): Promise<void> {
-    if (waitingFor(suspectMs).length === 0) {
+    const before = runningTime.now() - suspectMs;
+    if (![...clients].some(({ askedAt }) => askedAt !== undefined && askedAt <= before)) {
       silentSince = undefined;
       return;
     }
@@ -137,6 +148,8 @@ export function watchConnections(
         const awaits = busy.get(one.backend);
         return awaits ? [{ ...one, awaits }] : [];
       });
+      commitsWait = [...busy.values()].includes(standbyWait);
+      if (!commitsWait) breakOffPooled();
       // On an overloaded machine a backend may not have started its statement yet, so two checks in a row must find it idle.
       const dead = found.filter((one) => suspectedBefore.some((other) => isSame(one, other)));
       suspectedBefore = found;
@@ -165,13 +178,21 @@ export function watchConnections(
     const waiting: Waiting[] = [];
     for (const client of clients) {
       const { askedAt: since, backend } = client;
-      if (backend === undefined || since === undefined || since > before) continue;
+      if (typeof backend !== "number" || since === undefined || since > before) continue;
       waiting.push({ client, backend, since });
     }
     return waiting;
   }
 
-  const idle = () => [...clients].filter(({ backend, isInUse }) => backend !== undefined && !isInUse);
+  const idle = () => [...clients].filter(({ backend, isInUse }) => typeof backend === "number" && !isInUse);
+
+  /** Nothing else shows whether an answer will still come on them. */
+  function breakOffPooled(): void {
+    for (const client of abandoned.keys()) {
+      if (client.backend === null && client.askedAt !== undefined)
+        client.breakOff(timedOut("a statement was not answered in time"));
+    }
+  }
 
   /**
    * Breaks off the connections of the suspects that are still unanswered, so that their statements fail. The idle connections
@@ -209,7 +230,7 @@ export function watchConnections(
     async meet(client) {
       const { rows } = await client.query<{ pid: number }>("SELECT pg_backend_pid() AS pid");
       const { processID } = client as unknown as { readonly processID?: number };
-      if (rows[0]?.pid === processID) client.backend = processID;
+      client.backend = rows[0]?.pid === processID ? (processID ?? null) : null;
     },
     breakOff(afterMs) {
       const since = runningTime.now() - afterMs;

@@ -23,8 +23,8 @@ export class PooledClient extends pg.Client {
   askedAt: number | undefined = undefined;
   /** Checked out of the pool, whether or not a statement is in flight. */
   isInUse = false;
-  /** Process id of its server backend. Undefined behind a pooler, where a connection has no backend of its own. */
-  backend: number | undefined = undefined;
+  /** Process id of its server backend, once that is known. Null behind a pooler, where a connection has no backend of its own. */
+  backend: number | null | undefined = undefined;
   /** In the order in which they were sent. */
   readonly #unanswered: Unanswered[] = [];
   #abandonedFor: Error | undefined;
