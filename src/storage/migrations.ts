@@ -303,7 +303,7 @@ async function applyNext(
         signal,
         onProgress,
       });
-      await run(client, "COMMIT");
+      await commit(client, next);
       reportApplied();
     } else {
       await run(client, "COMMIT");
@@ -312,6 +312,19 @@ async function applyNext(
   } catch (error) {
     await run(client, "ROLLBACK").catch(() => undefined);
     throw error;
+  }
+}
+
+/** Everything that takes time was done before, so a commit without an answer most likely waits for a synchronous standby. */
+async function commit(client: pg.Client, { name }: Migration): Promise<void> {
+  try {
+    await run(client, "COMMIT");
+  } catch (error) {
+    if ((error as Error).message !== "Query read timeout") throw error;
+    throw new Error(
+      `the commit of migration ${name} was not answered within ${queryTimeoutMs / 1000} s: if it waits for a synchronous standby, it is done once one is there`,
+      { cause: error },
+    );
   }
 }
 

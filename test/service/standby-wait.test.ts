@@ -115,6 +115,17 @@ test.for([
   await retryWhileUnavailable(project);
 });
 
+test("a first start without the synchronous standby ends with a line that says so, and one with it goes on from there", async () => {
+  const { superuser, startOn, loseStandby } = await startWithOwnServer({ isPooled: false });
+  await superuser.query("CREATE DATABASE another");
+  const standbyIsBack = await loseStandby();
+  await expect(startOn("another")).rejects.toThrow(
+    /^DATABASE_URL: .+ the commit of migration \w+ was not answered within 10 s: if it waits for a synchronous standby/,
+  );
+  await standbyIsBack();
+  await startOn("another");
+});
+
 /** A service, and a database server of its own, whose commits can be made to wait for a standby that is not there. */
 async function startWithOwnServer({ isPooled }: { readonly isPooled: boolean }) {
   const dataDir = await mkdtemp(path.join(os.tmpdir(), "phoneproof-test-standby-"));
@@ -123,12 +134,20 @@ async function startWithOwnServer({ isPooled }: { readonly isPooled: boolean }) 
   onTestFinished(() => server.stop());
   const { host, port, user, password, database } = server.connection;
   const adminToken = newCredential("svc");
-  const urlAt = (port: number) => `postgres://${user}:${password}@${host}:${port}/${database}`;
-  const config = parseConfig({
-    PORT: "0",
-    GRPC_PORT: "0",
-    OPS_PORT: "0",
-    PHONEPROOF_ADMIN_TOKEN: adminToken,
+  const urlAt = (port: number, name = database) => `postgres://${user}:${password}@${host}:${port}/${name}`;
+  const start = async (settings: Record<string, string>) => {
+    const config = parseConfig({
+      PORT: "0",
+      GRPC_PORT: "0",
+      OPS_PORT: "0",
+      PHONEPROOF_ADMIN_TOKEN: adminToken,
+      ...settings,
+    });
+    const service = await startService(config, createLog("silent", openLogOutput()));
+    onTestFinished(() => service.close());
+    return service;
+  };
+  const service = await start({
     DATABASE_URL: urlAt(port),
     ...(isPooled && {
       DATABASE_URL: urlAt(await startStandInPooler(server.connection)),
@@ -136,8 +155,6 @@ async function startWithOwnServer({ isPooled }: { readonly isPooled: boolean }) 
       DATABASE_PREPARED_STATEMENTS: "false",
     }),
   });
-  const service = await startService(config, createLog("silent", openLogOutput()));
-  onTestFinished(() => service.close());
   const transportWith = (token: string) =>
     createGrpcTransport({
       baseUrl: `http://${service.addresses.grpc}`,
@@ -162,6 +179,7 @@ async function startWithOwnServer({ isPooled }: { readonly isPooled: boolean }) 
     transportWith,
     project,
     superuser,
+    startOn: (database: string) => start({ DATABASE_URL: urlAt(port, database) }),
     async loseStandby() {
       await superuser.query("ALTER SYSTEM SET synchronous_standby_names = 'lost'");
       await superuser.query("SELECT pg_reload_conf()");
