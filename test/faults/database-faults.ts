@@ -76,6 +76,19 @@ export const databaseFaults: readonly Fault[] = [
     },
   },
   {
+    // Longer than the timeout for an answer: the first commits are given up, and what follows them is refused.
+    name: "lost-standby",
+    processes: 2,
+    recoversWithinMs: 2_000,
+    async apply({ database }, random) {
+      await database.query("ALTER SYSTEM SET synchronous_standby_names = 'lost'");
+      await database.query("SELECT pg_reload_conf()");
+      await delay(random.between(12_000, 20_000));
+      await database.query("ALTER SYSTEM RESET synchronous_standby_names");
+      await database.query("SELECT pg_reload_conf()");
+    },
+  },
+  {
     name: "no-connections",
     processes: 2,
     recoversWithinMs: 2_000,
