@@ -38,9 +38,9 @@ export function isRemembered(since: string, at: string): string {
  * Reads what the messages may affect: the verifications whose codes are among their candidates, the senders with misses, and
  * the judgements of known message ids and contents. A content that is no longer remembered is ignored. The judgement of a
  * content is in its fingerprint, unless the message verified: its repeat carries the code, and so finds the verification and
- * its message. The clock is read after the snapshot was taken, so that no verification in the snapshot looks younger than now.
- * Each row is looked up by a LATERAL subquery: joins that were planned while the tables were small would read them whole once
- * they have grown.
+ * its message. The destination of an erased message is that of the verification which its receipt named, if any. The clock is
+ * read after the snapshot was taken, so that no verification in the snapshot looks younger than now. Each row is looked up by
+ * a LATERAL or scalar subquery: joins that were planned while the tables were small would read them whole once they have grown.
  */
 const stateStatement = {
   name: "inbound_state",
@@ -75,7 +75,8 @@ SELECT 'sender', n.environment::text, n.phone, array_to_string(ARRAY(SELECT ${ep
 FROM unnest($3::environment[], $4::text[]) AS n (environment, phone)
 CROSS JOIN LATERAL (SELECT * FROM inbound_sender WHERE environment = n.environment AND phone = n.phone OFFSET 0) s
 UNION ALL
-SELECT 'message', m.source, m.message_id, m.verification_id::text, m.outcome::text, NULL, m.destination, NULL, NULL, m.duplicate
+SELECT 'message', m.source, m.message_id, m.verification_id::text, m.outcome::text, NULL,
+  coalesce(m.destination, (SELECT destination FROM verification WHERE id = m.verification_id)), NULL, NULL, m.duplicate
 FROM unnest($5::text[], $6::text[]) AS k (source, message_id)
 CROSS JOIN LATERAL (SELECT * FROM inbound_message WHERE source = k.source AND message_id = k.message_id OFFSET 0) m
 UNION ALL

@@ -8,6 +8,7 @@ import type { Transport } from "@connectrpc/connect";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { type encodeId, newRequestId } from "../../src/core/ids.ts";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
+import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
@@ -268,6 +269,15 @@ test("a restricted token cannot learn from message ids what another token of its
     const own = { messageId: `own-${to}`, to, text: "hello", from: newPhone() };
     expect(await source.send(own)).toMatchObject({ outcome: "NO_MATCH", duplicate: false });
     expect(await source.send(own)).toMatchObject({ outcome: "NO_MATCH", duplicate: true });
+  }
+  expect(await whole.send(sent)).toMatchObject({ verificationId: mine.id, duplicate: true });
+  // Nor once the message has been erased, and with it the number that it went to.
+  await service.client(ErasureService).eraseVerification({ verificationId: mine.id });
+  for (const token of bound) {
+    const source = smsSource(service, await service.createToken(token));
+    const to = "numbers" in token ? neighbour.liveNumber : neighbour.testNumber;
+    expect(await source.send({ ...sent, to })).toMatchObject({ outcome: "INVALID", verificationId: "" });
+    expect(await source.send(sent)).toMatchObject({ outcome: "NO_MATCH", verificationId: "" });
   }
   expect(await whole.send(sent)).toMatchObject({ verificationId: mine.id, duplicate: true });
 });
