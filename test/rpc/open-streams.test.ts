@@ -11,6 +11,7 @@ import {
   ServiceTokenService,
 } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { keepOpenStreams } from "../../src/rpc/open-streams.ts";
 import { startTestService } from "../harness/service.ts";
 import { suppressTimers } from "../harness/timers.ts";
 import { scrape } from "../ops/scrape.ts";
@@ -185,6 +186,30 @@ test("a stream ends when its token is revoked even if the notification is lost",
     decodeId("tok_", serviceToken?.id ?? ""),
   ]);
   expect((await stream.status).code).toBe(Code.Unauthenticated);
+});
+
+test("the credential of each open stream is checked every second, without any notification", () => {
+  vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
+  onTestFinished(() => void vi.useRealTimers());
+  const streams = keepOpenStreams({ onRevision: () => ({ stop: () => {} }) });
+  onTestFinished(streams.close);
+  const authenticate = vi.fn(async () => {});
+  const caller = {
+    kind: "service",
+    tokenId: null,
+    scope: "ingest",
+    source: "gateway",
+    projectId: null,
+    environment: null,
+    numbers: [],
+  } as const;
+  streams.add({ caller, credential: "Bearer token", authenticate, end: () => {} });
+  for (const checks of [1, 2]) {
+    vi.advanceTimersByTime(999);
+    expect(authenticate).toHaveBeenCalledTimes(checks - 1);
+    vi.advanceTimersByTime(1);
+    expect(authenticate).toHaveBeenCalledTimes(checks);
+  }
 });
 
 /** The counted refusals over gRPC, by code. */
