@@ -114,6 +114,41 @@ test.for([
   await job.stop();
 });
 
+/** What the next claim may take for an endpoint that accepts one event at once, and then others after these milliseconds. */
+async function roomAfterAccepting(...times: readonly number[]): Promise<number> {
+  const left = [0, ...times];
+  let isAccepted = true;
+  const claim = vi.fn(async (_bounds: ClaimBounds): Promise<Claim> => {
+    if (!isAccepted || left.length === 0) return nothingDue;
+    isAccepted = false;
+    return { attempts: [{ endpoint: "shop" } as DueAttempt], heldBack: 0 };
+  });
+  const attempt = async () => {
+    await new Promise((resolve) => setTimeout(resolve, left.shift()));
+    isAccepted = true;
+    return { error: null } as AttemptResult;
+  };
+  const job = deliverInTime({ claim, attempt, record: async () => {}, onError() {} });
+  job.start();
+  while (left.length > 0 || !isAccepted) await vi.advanceTimersByTimeAsync(1);
+  const claims = claim.mock.calls.length;
+  while (claim.mock.calls.length === claims) await vi.advanceTimersByTimeAsync(1);
+  await job.stop();
+  const { endpoints, perEndpoint } = claim.mock.lastCall?.[0] as ClaimBounds;
+  return endpoints.find(({ endpoint }) => endpoint === "shop")?.room ?? perEndpoint;
+}
+
+test.for([
+  { name: "99 ms", times: [99], room: 9 },
+  { name: "101 ms", times: [101], room: 8 },
+  { name: "99 ms each time", times: new Array(100).fill(99), room: 64 },
+  { name: "101 ms after many at once", times: [...new Array(100).fill(0), 101], room: 8 },
+  { name: "999 ms after many at once", times: [...new Array(100).fill(0), 999], room: 8 },
+  { name: "1,001 ms after many at once", times: [...new Array(100).fill(0), 1_001], room: 2 },
+])("an endpoint that accepts events after $name may have $room attempts at once", async ({ times, room }) => {
+  expect(await roomAfterAccepting(...times)).toBe(room);
+});
+
 test("a claim that is in progress at the stop is the last", async () => {
   const first = Promise.withResolvers<Claim>();
   const claim = vi.fn(async () => nothingDue).mockReturnValueOnce(first.promise);
