@@ -867,13 +867,28 @@ describe("as time passes", { shuffle: false }, () => {
       await stopClock(plain.db, rows[0].now);
     });
 
-    test("an idempotency key", async () => {
+    test("an idempotency key, and no longer", async () => {
       const key = newIdempotencyKey();
       const first = await shop.create({}, key);
       await moveClock(plain.db, day - 1);
       await everyTask();
       const again = await shop.create({}, key);
       expect([again.status, again.text]).toEqual([200, first.text]);
+      await moveClock(plain.db, 1);
+      await everyTask();
+      expect(await tablesWith(key)).toEqual([]);
+    });
+
+    test("the phone that a code expects, and no longer", async () => {
+      const phone = "01087650027";
+      await createPending(shop, { mode: "match", expected_phone: phone });
+      await moveClock(plain.db, 10 * minute + day - 1);
+      await expireDue();
+      await everyTask();
+      expect(await tablesWith(phone)).toEqual(["live_code", "verification"]);
+      await moveClock(plain.db, 1);
+      await everyTask();
+      expect(await tablesWith(phone)).toEqual(["verification"]);
     });
 
     test("a muted sender", async () => {
@@ -921,12 +936,15 @@ describe("as time passes", { shuffle: false }, () => {
       expect(await status.json()).toMatchObject({ status: "pending", hint: "web_sent" });
     });
 
-    test("the fingerprint of a message's content", async () => {
+    test("the fingerprint of a message's content, and no longer", async () => {
       const message = { to: project.liveNumber, from: "01087650022", text: "the same again" };
       expect(await service.sms(message)).toMatchObject([{ outcome: "NO_MATCH", duplicate: false }]);
       await moveClock(plain.db, minute - 1);
       await everyTask();
       expect(await service.sms(message)).toMatchObject([{ outcome: "NO_MATCH", duplicate: true }]);
+      await moveClock(plain.db, 1);
+      await everyTask();
+      expect(await count("message_fingerprint")).toBe(0);
     });
 
     test.for([
