@@ -3,7 +3,7 @@ import { mkdtemp, readdir, readFile, rm } from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import pg from "pg";
-import { afterAll, beforeAll, expect, test, vi } from "vitest";
+import { afterAll, beforeAll, expect, onTestFinished, test, vi } from "vitest";
 import { type Database, openDatabase } from "../../src/storage/database.ts";
 import { type EmbeddedPostgres, startEmbeddedPostgres } from "../../src/storage/embedded-postgres.ts";
 import { readLeakingLogSettings } from "../../src/storage/server-log.ts";
@@ -135,6 +135,27 @@ test.for<{ destination: string; settings: string[]; expected: Record<string, str
   } finally {
     await database.close();
   }
+});
+
+test("the embedded server logs neither the values of a row that it refuses nor a statement that somebody types", async () => {
+  const phone = "01055500119";
+  const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-server-log-"));
+  onTestFinished(() => rm(directory, { recursive: true, force: true }));
+  const embedded = await startEmbeddedPostgres({ dataDir: directory, transport: "tcp" });
+  onTestFinished(() => embedded.stop());
+  const client = new pg.Client({ ...embedded.connection, database: "postgres" });
+  await client.connect();
+  await client.query("CREATE TABLE taken (phone text PRIMARY KEY)");
+  const insert = "INSERT INTO taken VALUES ($1)";
+  await client.query(insert, [phone]);
+  await expect(client.query(insert, [phone])).rejects.toThrow("duplicate key");
+  await expect(client.query(`SELECT missing FROM taken WHERE phone = '${phone}'`)).rejects.toThrow("missing");
+  await client.end();
+  // Postgres has logged an error before it answers with it.
+  const log = await readFile(path.join(directory, "postgres.log"), "utf8");
+  expect(log).toContain("duplicate key");
+  expect(log).toContain('column "missing" does not exist');
+  expect(log).not.toContain(phone);
 });
 
 test("a login that is not a superuser can turn it off only after a grant", async () => {
