@@ -924,6 +924,17 @@ describe("as time passes", { shuffle: false }, () => {
       ]);
     });
 
+    test("a miss, and no longer", async () => {
+      const phone = "01087650028";
+      expect(await guess(phone)).toBe("NO_MATCH");
+      await moveClock(plain.db, 10 * minute - 1);
+      await everyTask();
+      expect(await tablesWith(phone)).toEqual(["inbound_message", "inbound_sender"]);
+      await moveClock(plain.db, 1);
+      await everyTask();
+      expect(await tablesWith(phone)).toEqual(["inbound_message"]);
+    });
+
     test("the reason why a verification is still pending, until its expiry", async () => {
       const { liveKey } = await service.createProject({ validitySeconds: 3_600 });
       const { body } = await merchant(service.httpUrl, liveKey).create();
