@@ -9,6 +9,7 @@ const longest = [
   "storage/embedded-postgres",
   "window/browser",
   "service/paused-process",
+  "service/standby-wait",
   "ops/log",
   "service/statistics",
   "cli/sms-stream",
