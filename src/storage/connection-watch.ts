@@ -29,14 +29,17 @@ const standbyWait = "SyncRep";
 
 /**
  * Backends that may be working: those not idle, or idle for less than 500 ms. On a server that does not track activity every
- * backend may be working. A backend that does not exist is not. And what those wait for that are certainly working. Also all
- * that wait for the standby, whosever they are.
+ * backend may be working. A backend that does not exist is not. And what those wait for that are certainly working: those that
+ * wait for the client to send or read something are not. Also all of this role that have waited for the standby for two
+ * seconds: if it is there, every commit waits for a moment, and other roles may wait for more (`remote_apply`).
  */
 const busyText = `
-SELECT pid, CASE WHEN state = 'active' THEN coalesce(wait_event, 'nothing') END AS awaits FROM pg_stat_activity
+SELECT pid,
+  CASE WHEN state = 'active' AND wait_event_type IS DISTINCT FROM 'Client' THEN coalesce(wait_event, 'nothing') END AS awaits
+FROM pg_stat_activity
 WHERE pid = ANY ($1::int[])
   AND (state LIKE 'idle%' AND state_change < clock_timestamp() - interval '500 milliseconds') IS NOT TRUE
-  OR wait_event = '${standbyWait}'`;
+  OR wait_event = '${standbyWait}' AND usename = session_user AND state_change < clock_timestamp() - interval '2 seconds'`;
 
 /** An unanswered statement. */
 interface Waiting {

@@ -115,6 +115,29 @@ test.for([
   await retryWhileUnavailable(project);
 });
 
+test("behind a pooler, lost connections are replaced, though commits wait for the standby: others' for long, own for moments", async () => {
+  const { transport, project, superuser, connection, loseStandby, forgetPooled } = await startWithOwnServer({
+    isPooled: true,
+  });
+  const verifications = createClient(VerificationService, transport);
+  const number = { number: "0212345678", environment };
+  await createClient(DestinationNumberService, transport).addDestinationNumber(number);
+  const projectId = await project();
+  const create = () =>
+    verifications.createVerification({ projectId, environment, idempotencyKey: "repeated" });
+  await superuser.query("ALTER DATABASE phoneproof SET synchronous_commit = 'local'");
+  await superuser.query(`CREATE ROLE another SUPERUSER LOGIN PASSWORD '${connection.password}'`);
+
+  const standbyIsBack = await loseStandby({ ...connection, user: "another" });
+  const end = await startBriefCommits(connection, superuser);
+  forgetPooled();
+  await expect(create()).rejects.toMatchObject({ code: Code.Unavailable });
+  const { verification } = await retryWhileUnavailable(create);
+  expect(verification?.projectId).toBe(projectId);
+  await end();
+  await standbyIsBack();
+});
+
 test("a first start without the synchronous standby ends with a line that says so, and one with it goes on from there", async () => {
   const { superuser, startOn, loseStandby } = await startWithOwnServer({ isPooled: false });
   await superuser.query("CREATE DATABASE another");
@@ -135,6 +158,7 @@ async function startWithOwnServer({ isPooled }: { readonly isPooled: boolean }) 
   const { host, port, user, password, database } = server.connection;
   const adminToken = newCredential("svc");
   const urlAt = (port: number, name = database) => `postgres://${user}:${password}@${host}:${port}/${name}`;
+  const pooler = await startStandInPooler(server.connection);
   const start = async (settings: Record<string, string>) => {
     const config = parseConfig({
       PORT: "0",
@@ -150,7 +174,7 @@ async function startWithOwnServer({ isPooled }: { readonly isPooled: boolean }) 
   const service = await start({
     DATABASE_URL: urlAt(port),
     ...(isPooled && {
-      DATABASE_URL: urlAt(await startStandInPooler(server.connection)),
+      DATABASE_URL: urlAt(pooler.port),
       DATABASE_NOTICES_URL: urlAt(port),
       DATABASE_PREPARED_STATEMENTS: "false",
     }),
@@ -180,10 +204,12 @@ async function startWithOwnServer({ isPooled }: { readonly isPooled: boolean }) 
     project,
     superuser,
     startOn: (database: string) => start({ DATABASE_URL: urlAt(port, database) }),
-    async loseStandby() {
+    connection: server.connection,
+    forgetPooled: pooler.forget,
+    async loseStandby(waitingAs: pg.ClientConfig = server.connection) {
       await superuser.query("ALTER SYSTEM SET synchronous_standby_names = 'lost'");
       await superuser.query("SELECT pg_reload_conf()");
-      const waiting = await waitingCommit(server.connection, superuser);
+      const waiting = await waitingCommit(waitingAs, superuser);
       return async () => {
         await superuser.query("ALTER SYSTEM RESET synchronous_standby_names");
         await superuser.query("SELECT pg_reload_conf()");
@@ -193,12 +219,16 @@ async function startWithOwnServer({ isPooled }: { readonly isPooled: boolean }) 
   };
 }
 
-/** Like a pooler, it gives its clients process ids that are not those of backends. Returns its port. */
+/** Like a pooler, it gives its clients process ids that are not those of backends. `forget`: nothing more comes over connections that are open. */
 async function startStandInPooler({ host, port }: { readonly host: string; readonly port: number }) {
   const keyData = Buffer.from("K\0\0\0\x0c", "latin1");
+  const open = new Set<net.Socket>();
   const pooler = net.createServer((near) => {
     const far = net.connect(port, host);
+    open.add(near);
+    near.on("close", () => open.delete(near));
     far.on("data", (bytes) => {
+      if (near.isPaused()) return;
       const at = bytes.indexOf(keyData);
       if (at !== -1) bytes.writeUInt32BE(1, at + keyData.length);
       near.write(bytes);
@@ -212,7 +242,12 @@ async function startStandInPooler({ host, port }: { readonly host: string; reado
   onTestFinished(() => void pooler.close());
   pooler.listen(0, "127.0.0.1");
   await once(pooler, "listening");
-  return (pooler.address() as net.AddressInfo).port;
+  return {
+    port: (pooler.address() as net.AddressInfo).port,
+    forget: () => {
+      for (const near of open) near.pause();
+    },
+  };
 }
 
 /** The times at which the responses were sent differ. */
@@ -232,6 +267,7 @@ async function waitingCommit(connection: pg.ClientConfig, superuser: pg.Client) 
   // If an assertion fails, the server stops before the commit is released.
   client.on("error", () => {});
   await client.connect();
+  await client.query("SET synchronous_commit = 'on'");
   const { rows } = await client.query("SELECT pg_backend_pid() AS pid");
   for (;;) {
     let isCommitted = false;
@@ -253,4 +289,42 @@ async function waitingCommit(connection: pg.ClientConfig, superuser: pg.Client) 
         };
     }
   }
+}
+
+/** Commits that always wait for the standby, each for a moment, as with one that is there. Returns a function that ends them. */
+async function startBriefCommits(connection: pg.ClientConfig, superuser: pg.Client) {
+  let isOver = false;
+  const commit = async () => {
+    const client = new pg.Client({ ...connection, application_name: "brief" });
+    // If an assertion fails, the server stops before the commits end.
+    client.on("error", () => {
+      isOver = true;
+    });
+    await client.connect();
+    await client.query("SET synchronous_commit = 'on'");
+    while (!isOver)
+      await client.query("SELECT pg_logical_emit_message(true, 'test', ''::text)").catch(() => {});
+    await client.end();
+  };
+  const answer = async () => {
+    const { rowCount } = await superuser.query(
+      "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'brief' AND wait_event = 'SyncRep' AND state_change < clock_timestamp() - interval '100 milliseconds'",
+    );
+    return rowCount ?? 0;
+  };
+  const all = Promise.all([commit(), commit(), commit()]);
+  const answering = (async () => {
+    while (!isOver) await answer();
+  })();
+  answering.catch(() => {
+    isOver = true;
+  });
+  all.catch(() => {});
+  return async () => {
+    isOver = true;
+    await answering;
+    const timer = setInterval(() => void answer(), 100);
+    await all;
+    clearInterval(timer);
+  };
 }

@@ -7,7 +7,7 @@ import { startService } from "../../src/service.ts";
 import { watchConnections } from "../../src/storage/connection-watch.ts";
 import { openDatabase, runStatement } from "../../src/storage/database.ts";
 import { isDatabaseUnavailable } from "../../src/storage/database-errors.ts";
-import { PooledClient } from "../../src/storage/pooled-client.ts";
+import { PooledClient, socketOf } from "../../src/storage/pooled-client.ts";
 import { withPrisma } from "../../src/storage/prisma.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { createDatabase, setSessionDefaults, tcpSettings } from "../harness/database.ts";
@@ -149,6 +149,30 @@ test("a statement that gets no answer in time ends its connection, and the next 
   expect(quick).toMatchObject({ status: "fulfilled", value: { rows: [{ pid: 1 }] } });
   expect(slow).toMatchObject({ status: "rejected", reason: { code: "ETIMEDOUT" } });
   expect(givenUp).toHaveLength(2);
+  watch.stop();
+  await pool.end();
+});
+
+test("a connection over which an answer does not arrive that the server has begun to send is ended in time, too", async () => {
+  const pool = new pg.Pool({
+    ...own.connection,
+    Client: PooledClient,
+    max: 1,
+    onConnect: async (client) => {
+      watch.keep(client as PooledClient);
+      await watch.meet(client as PooledClient);
+    },
+  });
+  pool.on("connect", (client) => client.on("error", () => {}));
+  const watch = watchConnections(pool, own.connection, { answerTimeoutMs: 4_000, onGivenUp() {} });
+  const client = await pool.connect();
+  socketOf(client as pg.ClientBase as PooledClient).pause();
+  await expect(client.query("SELECT repeat('x', 100000000)")).rejects.toMatchObject({
+    code: "ETIMEDOUT",
+    message: "a statement was not answered in time",
+  });
+  client.release(true);
+  expect(pool.totalCount).toBe(0);
   watch.stop();
   await pool.end();
 });
