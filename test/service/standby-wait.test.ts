@@ -128,9 +128,24 @@ test("behind a pooler, lost connections are replaced, though commits wait for th
   await superuser.query("ALTER DATABASE phoneproof SET synchronous_commit = 'local'");
   await superuser.query(`CREATE ROLE another SUPERUSER LOGIN PASSWORD '${connection.password}'`);
 
-  // Before the standby is lost: a commit of a job would wait for it, and those that follow would rightly be refused.
-  forgetPooled();
+  // It is lost with an answer that it owes, and before the standby: what older sessions commit would rightly be waited for.
+  const holder = new pg.Client(connection);
+  await holder.connect();
+  onTestFinished(() => holder.end());
+  await holder.query("BEGIN");
+  await holder.query("LOCK TABLE verification");
   const unanswered = expect(create()).rejects.toMatchObject({ code: Code.Unavailable });
+  const working = async (which: string) => {
+    const { rowCount } = await superuser.query(
+      `SELECT FROM pg_stat_activity
+       WHERE application_name = 'phoneproof' AND state = 'active' AND pid <> pg_backend_pid() AND ${which}`,
+    );
+    return rowCount;
+  };
+  await expect.poll(() => working("wait_event_type = 'Lock' AND query LIKE '%INTO verification %'")).toBe(1);
+  forgetPooled();
+  await holder.query("ROLLBACK");
+  await expect.poll(() => working("wait_event_type IS DISTINCT FROM 'Client'")).toBe(0);
   const standbyIsBack = await loseStandby({ ...connection, user: "another" });
   const end = await startBriefCommits(connection, superuser);
   await unanswered;
