@@ -54,7 +54,7 @@ export interface ConnectionWatch {
   keep(client: PooledClient): void;
   /**
    * Learns the connection's backend. Behind a pooler the backend is not the connection's own, and cannot be checked. There a
-   * statement that gets no answer in time is taken for a commit that waits for the standby if any commit does.
+   * statement that gets no answer in time is taken for a commit that waits for the standby if any commit of this role does.
    */
   meet(client: PooledClient): Promise<void>;
   /** Whether commits wait for a synchronous standby, and that of a statement with this text got no answer in time. */
@@ -86,7 +86,7 @@ export function watchConnections(
   let suspectedBefore: readonly Waiting[] = [];
   /** Statements that the server was at work on at the last check that it answered, and what it waited for. */
   let atWork: readonly (Waiting & { readonly awaits: string })[] = [];
-  /** Whether commits waited for the standby then. */
+  /** Whether commits of this role waited for the standby then, for two seconds and more. */
   let commitsWait = false;
 
   pool.on("acquire", (client) => {
