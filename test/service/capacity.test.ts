@@ -142,6 +142,23 @@ test("if every code tried is taken, though the count does not show it yet, a lon
   expect(second.body.sms_text).toMatch(/(?<!\d)\d{7}(?!\d)/);
 });
 
+test("a number with room for one more short code assigns it, even if the first code tried is taken", async () => {
+  const { liveKey, liveNumber } = await service.createProject({ codeLength: 6 });
+  await fill(liveNumber, 999);
+  const process = await startedNow();
+  // The first code tried becomes one of those, on the fast path and on the careful one.
+  await service.db.query(`
+    CREATE SEQUENCE codes_tried;
+    CREATE FUNCTION first_is_taken() RETURNS trigger LANGUAGE plpgsql AS
+      'BEGIN IF nextval(''codes_tried'') <= 2 THEN NEW.code := 900001; END IF; RETURN NEW; END';
+    CREATE TRIGGER first_is_taken BEFORE INSERT ON live_code FOR EACH ROW WHEN (NEW.destination = '${liveNumber}')
+    EXECUTE FUNCTION first_is_taken()`);
+  onTestFinished(() => service.db.query("DROP TRIGGER first_is_taken ON live_code").then(() => {}));
+  expect((await createPending(shopOf(process, liveKey))).code).toHaveLength(6);
+  const { rows } = await service.db.query("SELECT last_value::int AS tried FROM codes_tried");
+  expect(rows).toEqual([{ tried: 3 }]);
+});
+
 test("if no free code is found, the refusal is counted, shows no usage and leaves the idempotency key unused", async () => {
   const { testKey, testNumber } = await service.createProject({ usageLimit: 100n });
   const shop = shopOf(service, testKey);
