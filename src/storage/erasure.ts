@@ -10,7 +10,7 @@ import { codeQuarantine } from "./code-occupancy.ts";
 import { type Database, type NamedStatement, runStatement } from "./database.ts";
 import { noticesSent, reportTransitions, transitionCounts, transitionEffects } from "./transition.ts";
 import type { InTurn } from "./turns.ts";
-import { nowMs } from "./verification-row.ts";
+import { maxClockSkew, nowMs } from "./verification-row.ts";
 
 /**
  * Erases messages, on request or by retention: CTEs over the messages `m` that satisfy `where`, joined with `from`. Rows are
@@ -259,13 +259,14 @@ WITH number AS MATERIALIZED (
 };
 
 /**
- * On which destination the code belonged to this verification, and for how long: until it may be reused. Also the code itself,
- * as long as it is barred, and what is needed to find it in the SMS text after that.
+ * On which destination the code belonged to this verification, and for how long: until it may be reused. If the clock was set
+ * back, as by a standby that takes over, messages that came after its creation have earlier times. Also the code itself, as
+ * long as it is barred, and what is needed to find it in the SMS text after that.
  */
 const codeStatement = {
   name: "erasure_code",
   text: `
-SELECT v.destination, v.environment::text, (v.created_at - interval '1 millisecond')::text,
+SELECT v.destination, v.environment::text, (v.created_at - ${maxClockSkew})::text,
   (v.expires_at + ${codeQuarantine})::text, l.code, v.sms_text, p.sms_template, p.name, p.code_format::text
 FROM verification v
 JOIN project p ON p.id = v.project_id

@@ -163,11 +163,11 @@ hinted AS (
   ) n
   -- If several reasons apply to a verification, 'muted' takes precedence.
   ORDER BY n.id, n.reason <> 'muted', n.reason
-  -- An open window tells hints apart by their times.
+  -- An open window tells hints apart by their times. One whose time is still to come is not the newer one: the clock was set back.
   ON CONFLICT (verification_id) DO UPDATE SET reason = excluded.reason,
     noticed_at = CASE WHEN excluded.noticed_at > pending_hint.noticed_at THEN excluded.noticed_at
       ELSE pending_hint.noticed_at + interval '1 millisecond' END
-  WHERE pending_hint.noticed_at <= excluded.noticed_at
+  WHERE pending_hint.noticed_at <= excluded.noticed_at OR pending_hint.noticed_at > clock_timestamp()
   RETURNING verification_id
 ),
 hint_notice AS (

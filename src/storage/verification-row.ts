@@ -11,7 +11,7 @@ export function epochMs(timestamp: string): string {
   return `round(date_part('epoch', ${timestamp}) * 1000)`;
 }
 
-/** How far the clock of a process that makes ids may be off. */
+/** How far the clock of a process that makes ids may be off, and that of a standby that takes over. */
 export const maxClockSkew = "interval '1 hour'";
 
 /**

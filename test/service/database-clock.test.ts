@@ -1,11 +1,15 @@
-import { expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
+import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { openDatabase } from "../../src/storage/database.ts";
 import { createRetentionTasks } from "../../src/storage/retention.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { byTheClock, clockIsSteady, installClock, moveClock } from "../harness/clock.ts";
+import { tablesWith } from "../harness/every-table.ts";
 import { startTestService } from "../harness/service.ts";
+import { createWindow, openStream } from "../window/open-window.ts";
 import { createPending, uuidOf } from "./pending.ts";
+import { newPhone, smsSource } from "./sms-source.ts";
 
 const hour = 3_600_000;
 const day = 24 * hour;
@@ -86,6 +90,46 @@ test.for([
   expect(calls.sort((one, other) => one - other)).toEqual(
     Array.from({ length: 20 }, (_, index) => index + 1),
   );
+});
+
+describe("right after the database's clock was set back by half a minute, as by a standby that takes over", async () => {
+  const plain = await startTestService({ ROLES: "api" });
+  await installClock(plain.db);
+  const service = await plain.startAnother({ ROLES: "api", DATABASE_URL: byTheClock(plain.databaseUrl) });
+  const project = await service.createProject();
+  const { send } = smsSource(service);
+  const setBack = () => moveClock(plain.db, -30_000);
+
+  test("an open window shows the next hint", async () => {
+    const window = await createWindow(service, project, { mode: "match", expected_phone: newPhone() });
+    const stream = await openStream(window.url);
+    await send({ to: window.to, text: window.text, from: newPhone() });
+    const hinted = async () => {
+      for (;;) {
+        const state = (await stream.next())?.state;
+        if (state?.hint !== null) return { hint: state?.hint, at: Number(state?.version.split(".")[1]) };
+      }
+    };
+    const first = await hinted();
+    await setBack();
+    await send({ to: window.to, text: `[Web발신] ${window.text}`, from: newPhone() });
+    const second = await hinted();
+    expect([first.hint, second.hint]).toEqual(["another_number", "web_sent"]);
+    // The page ignores what is not newer.
+    expect(second.at).toBeGreaterThan(first.at);
+  });
+
+  test("the erasure of a verification finds the messages that carried its code", async () => {
+    const shop = merchant(service.httpUrl, project.liveKey);
+    const [one, other] = [await createPending(shop), await createPending(shop)];
+    await setBack();
+    const from = newPhone();
+    const { outcome } = await send({ to: one.to, text: `${one.code}, ${other.code}`, from });
+    expect(outcome).toBe("AMBIGUOUS");
+    const { erasure } = await service.client(ErasureService).eraseVerification({ verificationId: one.id });
+    expect(erasure).toMatchObject({ verifications: 1, messages: 1 });
+    expect(await tablesWith(plain.db, from)).toEqual([]);
+  });
 });
 
 /** Milliseconds since the epoch, with which a UUIDv7 begins. */
