@@ -102,9 +102,13 @@ export function openDatabase(
     if (!closing) options.onError(error);
   });
   // The pool removes its own listener from a checked-out connection, and an unhandled error event ends the process. The user of
-  // the connection learns of its loss from the statement that fails.
+  // the connection learns of its loss from the statement that fails, but between two statements of a transaction not of the
+  // server's reason, such as a timeout.
   pool.on("connect", (client) => {
-    client.on("error", () => {});
+    client.on("error", (error) => {
+      if ((client as pg.ClientBase as PooledClient).isInUse && error instanceof pg.DatabaseError)
+        options.onError(error);
+    });
   });
   const observer = options.observer ?? unobserved;
 

@@ -5,7 +5,7 @@ import { createLog } from "../../src/log.ts";
 import { openLogOutput } from "../../src/log-output.ts";
 import { startService } from "../../src/service.ts";
 import { watchConnections } from "../../src/storage/connection-watch.ts";
-import { openDatabase, runStatement } from "../../src/storage/database.ts";
+import { inTransaction, openDatabase, runStatement } from "../../src/storage/database.ts";
 import { isDatabaseUnavailable } from "../../src/storage/database-errors.ts";
 import { PooledClient, socketOf } from "../../src/storage/pooled-client.ts";
 import { withPrisma } from "../../src/storage/prisma.ts";
@@ -111,6 +111,23 @@ test.for([
   expect(isDatabaseUnavailable(error)).toBe(true);
   const administered = await withPrisma(database).catch((thrown: unknown) => thrown);
   expect(administered).toMatchObject({ code: "service_unavailable" });
+  await database.close();
+});
+
+test("the end of a connection between two statements of a transaction fails it, and is reported with the server's reason", async () => {
+  const reported: unknown[] = [];
+  const database = openDatabase(own.connection, {
+    poolSize: 1,
+    onError: (error) => reported.push((error as pg.DatabaseError).code),
+  });
+  const transaction = inTransaction(database, async (client) => {
+    await client.query("SET idle_in_transaction_session_timeout = 1");
+    await new Promise((resolve) => client.once("end", resolve));
+    return client.query("SELECT 1");
+  });
+  await expect(transaction).rejects.toMatchObject({ code: "service_unavailable" });
+  expect(reported).toEqual(["25P03"]);
+  expect(await runStatement(database, statement, [1, 40])).toEqual([[41]]);
   await database.close();
 });
 
