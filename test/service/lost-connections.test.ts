@@ -106,6 +106,30 @@ test("an erasure on a connection that the network has forgotten fails alone", as
   expect(answers.filter((answer) => answer !== "erased")).toEqual([Code.Unavailable]);
 });
 
+test("an erasure whose statement the server cancels fails alone, and those that wait for it go on", async () => {
+  const erasures = service.client(ErasureService);
+  const pendings = [await createPending(shop), await createPending(shop), await createPending(shop)];
+  const holder = await service.db.connect();
+  onTestFinished(() => holder.release(true));
+  await holder.query("BEGIN; LOCK TABLE verification IN SHARE MODE");
+  const erased = pendings.map(({ id }) => erasures.eraseVerification({ verificationId: id }));
+  const answers = Promise.allSettled(erased);
+  // After a second a statement without an answer would be taken for a database that hangs.
+  const waiting = async () => {
+    const { rows } = await service.db.query<{ pid: number }>(
+      `SELECT pid FROM pg_stat_activity
+       WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%cancelled AS%'
+         AND query_start < clock_timestamp() - interval '1200 milliseconds'`,
+    );
+    return rows[0]?.pid;
+  };
+  const pid = await vi.waitUntil(waiting, { timeout: 45_000, interval: 20 });
+  await service.db.query("SELECT pg_cancel_backend($1)", [pid]);
+  await expect(Promise.race(erased)).rejects.toMatchObject({ code: Code.Unavailable });
+  await holder.query("ROLLBACK");
+  expect((await answers).map(({ status }) => status).sort()).toEqual(["fulfilled", "fulfilled", "rejected"]);
+});
+
 test("an administrative call whose connection is lost at its commit answers UNAVAILABLE", async () => {
   onTestFinished(async () => {
     await service.db.query("DROP FUNCTION end_connection CASCADE");
