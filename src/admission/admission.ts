@@ -6,12 +6,7 @@ import { adminSource } from "../core/inbound-message.ts";
 import type { Caller, MerchantCaller, ServiceCaller } from "../core/project.ts";
 import type { UsageCount } from "../core/usage.ts";
 import { asFailure, Failure, type RateLimitState } from "../failures.ts";
-import type { RateLimits } from "./rate-limits.ts";
-
-/**
- * A project's rate limits in an environment are separate for each. Every operation other than create and cancel counts as read.
- */
-export type RateLimitBucket = "create" | "read" | "cancel";
+import type { RateLimitBucket, RateLimits } from "./rate-limits.ts";
 
 /**
  * How long an authentication is valid without a repeat, unless a change is announced: for a call whose message arrives after
@@ -19,8 +14,8 @@ export type RateLimitBucket = "create" | "read" | "cancel";
  */
 const trustedMs = 100;
 
-/** The moment before an authentication, by which `isCurrent` decides later whether its result is still valid. */
-export interface CredentialCheck {
+/** The moment before an authentication, by which `isCurrent` decides later whether that is still valid. */
+export interface Checkpoint {
   /** By performance.now(). */
   readonly at: number;
   /** The directory's revision then. */
@@ -44,10 +39,10 @@ export interface Admission {
    */
   authenticate(authorization: string | undefined, address: string | null): Caller | Promise<Caller>;
   /** To be called before `authenticate`, so that no change in between is missed. */
-  checkpoint(): CredentialCheck;
-  /** Whether the result of the `authenticate` that followed is still valid. */
-  isCurrent(look: CredentialCheck): boolean;
-  /** Calls `listener` when all earlier looks have become invalid. */
+  checkpoint(): Checkpoint;
+  /** Whether the authentication that followed is still valid. */
+  isCurrent(checkpoint: Checkpoint): boolean;
+  /** Calls `listener` when all earlier checkpoints have become invalid. */
   onRevision(listener: () => void): { stop(): void };
   /**
    * Takes one call from a merchant's rate limit; undefined for service tokens, which have none. Refuses with rate_limited,
@@ -56,11 +51,15 @@ export interface Admission {
   consumeRateLimit(caller: Caller, bucket: RateLimitBucket): Promise<RateLimitState | undefined>;
   /**
    * Returns the failure to answer a failed call with. Charges the call if nothing has charged it and the failure counts as
-   * usage (400, 404, 409, 422 of a merchant); returns usage_limit_exceeded instead if the limit is reached. `lookAgain` is
+   * usage (400, 404, 409, 422 of a merchant); returns usage_limit_exceeded instead if the limit is reached. `authenticateAgain` is
    * awaited first: the request may have taken long to arrive since its authentication, and a caller who is no longer admitted
    * is not charged.
    */
-  chargeFailure(call: Call, failure: Failure, lookAgain: () => Promise<void> | undefined): Promise<Failure>;
+  chargeFailure(
+    call: Call,
+    failure: Failure,
+    authenticateAgain: () => Promise<void> | undefined,
+  ): Promise<Failure>;
 }
 
 /** Refuses the calls of a suspended project's keys; the log says whose they are. */
@@ -160,13 +159,13 @@ export function createAdmission(parts: {
       return rateLimits.take(`${project.id}${environment}`, bucket, project.rateLimitPerMinute);
     },
 
-    async chargeFailure(call, failure, lookAgain) {
+    async chargeFailure(call, failure, authenticateAgain) {
       const counts =
         failure.status === 400 || failure.status === 404 || failure.status === 409 || failure.status === 422;
       if (!counts || call.usage !== undefined || call.caller.kind !== "merchant") return failure;
       const { project } = call.caller;
       try {
-        await lookAgain();
+        await authenticateAgain();
         call.usage = await chargeUsage(project.id);
         return failure;
       } catch (error) {

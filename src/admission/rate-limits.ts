@@ -1,7 +1,11 @@
 import { Failure, type RateLimitState } from "../failures.ts";
-import type { RateLimitBucket } from "./admission.ts";
 import { type Counts, type CountsOf, secondsLeft, windowSeconds } from "./counts.ts";
 import { networkOf } from "./network.ts";
+
+/**
+ * A project's rate limits in an environment are separate for each. Every operation other than create and cancel counts as read.
+ */
+export type RateLimitBucket = "create" | "read" | "cancel";
 
 export interface RateLimits {
   /** Takes one call from the holder's limit per minute. Refuses with rate_limited. */

@@ -1,13 +1,9 @@
 /** Admission in the gateway: who calls, whether the call may be made, and what is charged if it fails. */
 
 import type { FastifyReply, FastifyRequest, onRequestHookHandler, preValidationHookHandler } from "fastify";
-import {
-  type Admission,
-  type CredentialCheck,
-  ProjectSuspended,
-  type RateLimitBucket,
-} from "../admission/admission.ts";
+import { type Admission, type Checkpoint, ProjectSuspended } from "../admission/admission.ts";
 import { clientAddress } from "../admission/client-address.ts";
+import type { RateLimitBucket } from "../admission/rate-limits.ts";
 import type { Call } from "../core/call.ts";
 import type { Caller } from "../core/project.ts";
 import { asFailure, Failure, type FailureCode, type FieldViolation } from "../failures.ts";
@@ -20,8 +16,8 @@ declare module "fastify" {
     call: Call | undefined;
     /** The caller of a call that was refused although its credential is valid: for its project, its scope or its rate limit. */
     refusedCaller: Caller | undefined;
-    /** When its credential was checked, and at which revision of the directory. */
-    look: CredentialCheck | undefined;
+    /** The one before its authentication. */
+    checkpoint: Checkpoint | undefined;
     /** Set if its body broke off: ends it. To be called once it is admitted, instead of going on. */
     brokenOff: (() => void) | undefined;
     /** The code of the failure it was refused with. */
@@ -42,7 +38,7 @@ export function admitting(
   return (request, reply, done) => {
     if (overload.sheds(bucket, reply)) return;
     const refused = (thrown: unknown) => done(asFailure(thrown));
-    request.look = admission.checkpoint();
+    request.checkpoint = admission.checkpoint();
     identify(admission, request, clientAddress(request), refused, (caller) => {
       if (caller.kind === "service") {
         request.refusedCaller = caller;
@@ -58,20 +54,20 @@ export function admitting(
  */
 export function stillAdmitting(admission: Admission): preValidationHookHandler {
   return (request, _reply, done) => {
-    const looking = lookAgain(admission, request);
-    if (looking === undefined) done();
+    const authenticated = authenticateAgain(admission, request);
+    if (authenticated === undefined) done();
     else
-      looking.then(
+      authenticated.then(
         () => done(),
         (thrown) => done(asFailure(thrown)),
       );
   };
 }
 
-/** Checks the credential of an admitted call again; undefined if the earlier check still holds. */
-export function lookAgain(admission: Admission, request: FastifyRequest): Promise<void> | undefined {
-  const { call, look } = request;
-  if (call === undefined || (look !== undefined && admission.isCurrent(look))) return undefined;
+/** Authenticates an admitted call again; undefined if the earlier authentication is still valid. */
+export function authenticateAgain(admission: Admission, request: FastifyRequest): Promise<void> | undefined {
+  const { call, checkpoint } = request;
+  if (call === undefined || (checkpoint !== undefined && admission.isCurrent(checkpoint))) return undefined;
   return new Promise((resolve, reject) => {
     // The credential was valid before: that it has ended since is no guess.
     identify(admission, request, null, reject, (caller) => {
@@ -101,7 +97,7 @@ export function answerUnknownRoute(
     if (failure.code === "project_suspended") refuse(reply, failure);
     else unknown();
   };
-  request.look = admission.checkpoint();
+  request.checkpoint = admission.checkpoint();
   identify(admission, request, clientAddress(request), unidentified, (caller) => {
     if (caller.kind === "service") {
       request.refusedCaller = caller;

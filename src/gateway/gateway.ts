@@ -21,7 +21,7 @@ import type { VerificationService } from "../core/service.ts";
 import type { Tracing } from "../core/tracing.ts";
 import { asFailure, Failure, type FailureCode, isCutOff, isGone } from "../failures.ts";
 import { runningTime } from "../running-time.ts";
-import { answerUnknownRoute, lookAgain } from "./admit.ts";
+import { answerUnknownRoute, authenticateAgain } from "./admit.ts";
 import { answeredRequest } from "./answered-request.ts";
 import type { ConnectionTurns } from "./connection-turns.ts";
 import { announceDeprecations, type Deprecation } from "./deprecations.ts";
@@ -138,7 +138,7 @@ export function createGateway({
       return;
     }
     admission
-      .chargeFailure(call, failure, () => lookAgain(admission, request))
+      .chargeFailure(call, failure, () => authenticateAgain(admission, request))
       .then(
         (settled) => answer(reply, settled),
         (thrown) => {
@@ -159,7 +159,7 @@ export function createGateway({
     }
     request.brokenOff = () => fail(failure, request, reply, answer);
     // Otherwise its credential is being looked up. If it is refused, that is the response.
-    if (isAdmitted || request.look === undefined) request.brokenOff();
+    if (isAdmitted || request.checkpoint === undefined) request.brokenOff();
   };
 
   /** Whether a request is ended by `breakOff`, even if the rest of its body arrives after all. */
@@ -202,7 +202,7 @@ export function createGateway({
   gateway.removeAllContentTypeParsers();
   gateway.decorateRequest("call", undefined);
   gateway.decorateRequest("refusedCaller", undefined);
-  gateway.decorateRequest("look", undefined);
+  gateway.decorateRequest("checkpoint", undefined);
   gateway.decorateRequest("brokenOff", undefined);
   gateway.decorateRequest("failureCode", undefined);
   gateway.decorateRequest("failure", undefined);

@@ -5,7 +5,8 @@
 
 import type { Socket } from "node:net";
 import type { FastifyReply } from "fastify";
-import type { Admission, RateLimitBucket } from "../admission/admission.ts";
+import type { Admission } from "../admission/admission.ts";
+import type { RateLimitBucket } from "../admission/rate-limits.ts";
 import { Failure } from "../failures.ts";
 import type { ConnectionTurns } from "./connection-turns.ts";
 import { isPaused, markPaused, pauseReading, resumeReading } from "./paused-sockets.ts";

@@ -1,7 +1,8 @@
 import type { DescMethod } from "@bufbuild/protobuf";
 import type { ConnectError, ConnectRouterOptions } from "@connectrpc/connect";
 import type { Logger } from "pino";
-import { type Admission, ProjectSuspended, type RateLimitBucket } from "../admission/admission.ts";
+import { type Admission, ProjectSuspended } from "../admission/admission.ts";
+import type { RateLimitBucket } from "../admission/rate-limits.ts";
 import { requireScope } from "../core/access.ts";
 import type { Call } from "../core/call.ts";
 import { newRequestId } from "../core/ids.ts";
@@ -45,7 +46,7 @@ export function admissionGate(parts: {
   const { admission, unauthenticatedStreams, log, observer } = parts;
   const countCall = boundCalls();
   return async ({ method, requestHeader, values }) => {
-    const look = admission.checkpoint();
+    const checkpoint = admission.checkpoint();
     const requestId = newRequestId();
     const address = values.get(addressKey);
     const stream = values.get(streamKey);
@@ -56,7 +57,7 @@ export function admissionGate(parts: {
     const refusal = (thrown: unknown): ConnectError => {
       const failure = asFailure(thrown);
       observer.begun(methodName(method), method.methodKind !== "unary");
-      const call = { requestId, method, code: failure.code, startedAt: look.at, caller };
+      const call = { requestId, method, code: failure.code, startedAt: checkpoint.at, caller };
       noteAnswer({ log, observer }, call, failure);
       return connectError(failure, requestId, undefined, rateLimit);
     };
@@ -84,7 +85,7 @@ export function admissionGate(parts: {
         verificationId: undefined,
         violations: [],
       };
-      values.set(callKey, call).set(admittedKey, { call, rateLimit, look });
+      values.set(callKey, call).set(admittedKey, { call, rateLimit, checkpoint });
     } catch (thrown) {
       throw refusal(thrown);
     }

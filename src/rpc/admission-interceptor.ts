@@ -34,8 +34,8 @@ export function admissionInterceptor(parts: {
     request.contextValues.delete(admittedKey);
     const { call, rateLimit } = admitted;
     const { requestId } = call;
-    const startedAt = admitted.look.at;
-    let { look } = admitted;
+    const startedAt = admitted.checkpoint.at;
+    let { checkpoint } = admitted;
     let finished = false;
     let leave = () => {};
     const finish = (code: string, failure?: Failure) => {
@@ -49,7 +49,7 @@ export function admissionInterceptor(parts: {
       const refusal = refusalOf(thrown, request.signal);
       const charged = (failure: Failure) =>
         admission.chargeFailure(call, failure, () =>
-          admission.isCurrent(look) ? undefined : authenticateAgain(),
+          admission.isCurrent(checkpoint) ? undefined : authenticateAgain(),
         );
       // A call that was cancelled or missed its deadline keeps gRPC's own code. So does one with no message or with more than
       // one, which is charged like one with an unreadable message.
@@ -72,7 +72,7 @@ export function admissionInterceptor(parts: {
     };
 
     try {
-      if (!admission.isCurrent(look)) await authenticateAgain();
+      if (!admission.isCurrent(checkpoint)) await authenticateAgain();
       const entered = request.stream ? opened(request) : request;
       const response = await untilAborted(next(entered), request.signal);
       for (const [name, value] of metadataOf(requestId, call, rateLimit)) response.header.set(name, value);
@@ -84,10 +84,10 @@ export function admissionInterceptor(parts: {
     }
 
     async function authenticateAgain(): Promise<void> {
-      const again = admission.checkpoint();
+      const next = admission.checkpoint();
       call.caller = await admission.authenticate(request.header.get("authorization") ?? undefined, null);
-      // Taken before authenticating: a change in between would otherwise count as known.
-      look = again;
+      // Not before: a change in between would otherwise count as known.
+      checkpoint = next;
     }
 
     /** Registers the stream, which ends when its credential does, even if nothing is sent on it. */
@@ -107,7 +107,7 @@ export function admissionInterceptor(parts: {
 
     /** A stream may stay open for days: each of its messages is authenticated as a separate call would be. */
     function authenticated<Message>(messages: AsyncIterable<Message>): AsyncIterable<Message> {
-      return checked(messages, () => (admission.isCurrent(look) ? undefined : authenticateAgain()));
+      return checked(messages, () => (admission.isCurrent(checkpoint) ? undefined : authenticateAgain()));
     }
 
     async function* translated(response: StreamResponse) {

@@ -1,6 +1,6 @@
 import type { ServerHttp2Stream } from "node:http2";
 import { createContextKey, type HandlerContext } from "@connectrpc/connect";
-import type { CredentialCheck } from "../admission/admission.ts";
+import type { Checkpoint } from "../admission/admission.ts";
 import type { Call } from "../core/call.ts";
 import type { RateLimitState } from "../failures.ts";
 
@@ -19,8 +19,8 @@ export const callKey = createContextKey<Call | undefined>(undefined, { descripti
 export interface AdmittedCall {
   readonly call: Call;
   readonly rateLimit: RateLimitState | undefined;
-  /** When its credential was checked, and at which revision of the directory. */
-  readonly look: CredentialCheck;
+  /** The one before its authentication. */
+  readonly checkpoint: Checkpoint;
 }
 
 /** Deleted by the interceptor: a call that still has it had no readable message. */

@@ -40,7 +40,7 @@ export function keepOpenStreams(admission: Pick<Admission, "onRevision">): OpenS
    * Once per credential, however many streams have it. Per stream, each administrative change took this process 8 µs: with ten
    * thousand streams a dozen changes a second would have left no time for anything else.
    */
-  function lookAgain(): void {
+  function authenticateAll(): void {
     for (const [, streams] of open) {
       // Streams that are added from now on have been authenticated later.
       const [first, ...others] = streams;
@@ -52,8 +52,8 @@ export function keepOpenStreams(admission: Pick<Admission, "onRevision">): OpenS
     }
   }
 
-  const listening = admission.onRevision(lookAgain);
-  const sweeping = setInterval(lookAgain, sweepMs);
+  const listening = admission.onRevision(authenticateAll);
+  const sweeping = setInterval(authenticateAll, sweepMs);
   sweeping.unref();
 
   return {

@@ -34,9 +34,9 @@ export function chargeUnreadableCalls(
   const { admission, log, observer } = parts;
   const { method } = handler;
 
-  function note({ call, look }: AdmittedCall, code: string, failure?: Failure): void {
+  function note({ call, checkpoint }: AdmittedCall, code: string, failure?: Failure): void {
     observer.begun(methodName(method), false);
-    noteAnswer({ log, observer }, { ...call, method, code, startedAt: look.at }, failure);
+    noteAnswer({ log, observer }, { ...call, method, code, startedAt: checkpoint.at }, failure);
   }
 
   async function settle(
@@ -44,7 +44,7 @@ export function chargeUnreadableCalls(
     unread: AdmittedCall,
     authorization: string | null,
   ) {
-    const { call, rateLimit, look } = unread;
+    const { call, rateLimit, checkpoint } = unread;
     const { error, again } = await refusalIn(response);
     // The call's deadline passed before its message was complete: it is not charged, like that of a client that left.
     if (error?.code === Code.DeadlineExceeded) {
@@ -56,7 +56,7 @@ export function chargeUnreadableCalls(
       call,
       messageFailure ?? new Failure("malformed_request"),
       () => {
-        if (admission.isCurrent(look)) return undefined;
+        if (admission.isCurrent(checkpoint)) return undefined;
         return Promise.try(() => admission.authenticate(authorization ?? undefined, null)).then(() => {});
       },
     );
