@@ -82,8 +82,8 @@ export function grpcResponse(parts: {
 
     #inOurWords(trailers: OutgoingHttpHeaders): OutgoingHttpHeaders {
       const method = this.#method;
-      const isOpen = !this.stream.closed && !this.stream.destroyed;
-      if ("grpc-status-details-bin" in trailers || !methods.has(method) || !isOpen) return trailers;
+      if ("grpc-status-details-bin" in trailers || !methods.has(method) || isOver(this.stream))
+        return trailers;
       const error = findTrailerError(new Headers(trailers as Record<string, string>));
       const failure = error && toMessageFailure(error);
       if (failure === undefined) return trailers;

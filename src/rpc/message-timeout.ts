@@ -6,6 +6,7 @@ import { Code, ConnectError, createContextKey } from "@connectrpc/connect";
 import type { UniversalHandler } from "@connectrpc/connect/protocol";
 import { around, bytesOf } from "./handlers.ts";
 import { incompleteMessage, toConnectError } from "./message-errors.ts";
+import { isOver } from "./stream-scheduling.ts";
 
 /** The gateway's timeout for a request. */
 const wholeWithinMs = 10_000;
@@ -54,10 +55,10 @@ export function startMessageTimeout(request: Http2ServerRequest, timeoutMs: numb
 }
 
 /** Pause between two checks whether a connection's frames have been sent. */
-const lookAgainMs = 50;
+const checkEveryMs = 50;
 
 /** Streams whose refusals are being sent, by connection. */
-const leaving = new WeakMap<Http2Session, Set<ServerHttp2Stream>>();
+const refusing = new WeakMap<Http2Session, Set<ServerHttp2Stream>>();
 
 /**
  * A reset would overtake the refusal, so it waits until the connection has nothing left to send. All waiting streams
@@ -66,21 +67,21 @@ const leaving = new WeakMap<Http2Session, Set<ServerHttp2Stream>>();
 function endWhenSent(stream: ServerHttp2Stream): void {
   const { session } = stream;
   if (session === undefined) return;
-  const waiting = leaving.get(session) ?? new Set();
+  const waiting = refusing.get(session) ?? new Set();
   waiting.add(stream);
-  if (leaving.has(session)) return;
-  leaving.set(session, waiting);
+  if (refusing.has(session)) return;
+  refusing.set(session, waiting);
   setImmediate(endAllSent, session, waiting);
 }
 
 /** The stream of a client that takes nothing is closed by the time limit of any response. */
 function endAllSent(session: Http2Session, waiting: Set<ServerHttp2Stream>): void {
-  const open = [...waiting].filter((stream) => !stream.closed && !stream.destroyed);
+  const open = [...waiting].filter((stream) => !isOver(stream));
   if (open.length > 0 && session.state.outboundQueueSize !== 0) {
-    setTimeout(endAllSent, lookAgainMs, session, waiting);
+    setTimeout(endAllSent, checkEveryMs, session, waiting);
     return;
   }
-  leaving.delete(session);
+  refusing.delete(session);
   for (const stream of open) stream.close(http2.constants.NGHTTP2_NO_ERROR);
 }
 

@@ -21,6 +21,7 @@ import { type AdmittedCall, admittedKey, streamKey } from "./call-context.ts";
 import { around } from "./handlers.ts";
 import { toMessageFailure } from "./message-errors.ts";
 import { connectError, metadataOf } from "./refusal.ts";
+import { isOver } from "./stream-scheduling.ts";
 
 /**
  * Charges a call with an unreadable message as the gateway charges one with an unreadable body, and answers with the
@@ -77,7 +78,7 @@ export function chargeUnreadableCalls(
       const unread = request.contextValues?.get(admittedKey);
       if (unread === undefined) return response;
       const stream = request.contextValues?.get(streamKey);
-      if (!stream?.closed && !stream?.destroyed)
+      if (stream === undefined || !isOver(stream))
         return settle(response, unread, request.header.get("authorization"));
       // A client that left before its message was complete gets no response, and is not charged for one.
       note(unread, "canceled");
