@@ -1,45 +1,30 @@
 /**
  * Closes connections on which no answer will come: the network has dropped them, or the machine behind them is gone. TCP would
  * notice after minutes, and a timeout short enough to be useful would also end statements that are merely slow. So the watch
- * asks the server, over a new connection, whether it is working on the unanswered statements. Besides that, every statement has
- * a timeout, after which its connection is closed; if the server was seen at work on it, once the server has answered. That is
- * a commit that waits, for its synchronous standby for example: the server's own timeout ends everything else, but not that,
- * nor does the end of the connection. If each such connection were replaced by another, which waits next, their backends would
- * soon be as many as the server accepts.
+ * asks the server, over a new connection, whether it is working on the unanswered statements.
+ *
+ * Besides that, every statement has a timeout, after which its caller gets an error and its connection is closed: at once, or, if
+ * the server was seen at work on the statement, when that is answered. Such a statement is a commit that waits, for its
+ * synchronous standby for example: the server's own timeout ends everything else, but not that, nor does the end of the
+ * connection. If each such connection were replaced at once by another, whose commit waits next, their backends would soon be as
+ * many as the server accepts.
  */
 
 import pg from "pg";
 import { runningTime } from "../running-time.ts";
+import { readBackendActivity, standbyWait } from "./backend-activity.ts";
 import type { PooledClient } from "./pooled-client.ts";
 
 /** A statement unanswered for this long triggers a check: hot statements take milliseconds. */
 const suspectMs = 1_000;
 /** A check then covers all statements unanswered for this long, which is more than a network round trip. */
 const relatedMs = 300;
-const checkMs = 250;
+/** How often the statements are compared with `suspectMs` and with their timeout. */
+const intervalMs = 250;
 /** Pause after a check that found the server working on every statement: each check costs a new connection. */
 const busyPauseMs = 1_000;
-/** Timeout of a check. A server too busy for it is also too busy for new connections in place of old ones. */
-const lookMs = 2_500;
 /** When no check has been answered for this long, statements unanswered for as long are given up. */
 const silenceMs = 6_000;
-
-/** Postgres' name for a commit's wait for its synchronous standby. */
-const standbyWait = "SyncRep";
-
-/**
- * Backends that may be working: those not idle, or idle for less than 500 ms. On a server that does not track activity every
- * backend may be working. A backend that does not exist is not. And what those wait for that are certainly working: those that
- * wait for the client to send or read something are not. Also all of this role that have waited for the standby for two
- * seconds: if it is there, every commit waits for a moment, and other roles may wait for more (`remote_apply`).
- */
-const busyText = `
-SELECT pid,
-  CASE WHEN state = 'active' AND wait_event_type IS DISTINCT FROM 'Client' THEN coalesce(wait_event, 'nothing') END AS awaits
-FROM pg_stat_activity
-WHERE pid = ANY ($1::int[])
-  AND (state LIKE 'idle%' AND state_change < clock_timestamp() - interval '500 milliseconds') IS NOT TRUE
-  OR wait_event = '${standbyWait}' AND usename = session_user AND state_change < clock_timestamp() - interval '2 seconds'`;
 
 /** An unanswered statement. */
 interface Waiting {
@@ -79,11 +64,11 @@ export function watchConnections(
   /** What the server waited for when their callers were told that there is no answer. */
   const abandoned = new Map<PooledClient, string>();
   let silentSince: number | undefined;
-  let looking = false;
+  let isChecking = false;
   /** By `runningTime`. */
-  let lookAgainAt = 0;
-  /** Statements whose backend was not working at the last check. */
-  let suspectedBefore: readonly Waiting[] = [];
+  let nextCheckAt = 0;
+  /** Statements whose backend was not at work at the last check. */
+  let idleBefore: readonly Waiting[] = [];
   /** Statements that the server was at work on at the last check that it answered, and what it waited for. */
   let atWork: readonly (Waiting & { readonly awaits: string })[] = [];
   /** Whether commits of this role waited for the standby then, for two seconds and more. */
@@ -98,8 +83,8 @@ export function watchConnections(
 
   const timer = setInterval(() => {
     endOverdue();
-    if (!looking) void check();
-  }, checkMs);
+    if (!isChecking) void check();
+  }, intervalMs);
   timer.unref();
 
   function endOverdue(): void {
@@ -109,22 +94,24 @@ export function watchConnections(
       if (askedAt === undefined || askedAt > before || client.isAbandoned) continue;
       // If this process was suspended, the answer may have arrived and not been read yet.
       setImmediate(() => {
-        if (client.askedAt !== askedAt) return;
-        const awaits = awaitedBy(client);
-        if (awaits === undefined) {
-          const error = timedOut("a statement was not answered in time");
-          client.breakOff(error);
-          onGivenUp(error);
-        } else {
-          const error = timedOut(
-            `a statement was not answered in time: the server is still at work on it, and waits for ${awaits}`,
-          );
-          abandoned.set(client, awaits);
-          client.abandon(error);
-          onGivenUp(error);
-        }
+        if (client.askedAt === askedAt) endStatement(client);
       });
     }
+  }
+
+  function endStatement(client: PooledClient): void {
+    const awaits = awaitedBy(client);
+    const error = timedOut(
+      awaits === undefined
+        ? notAnswered
+        : `${notAnswered}: the server is still at work on it, and waits for ${awaits}`,
+    );
+    if (awaits === undefined) client.breakOff(error);
+    else {
+      abandoned.set(client, awaits);
+      client.abandon(error);
+    }
+    onGivenUp(error);
   }
 
   /** What the server waits for while it is at work on the connection's statement. Undefined if it may not be at work on it. */
@@ -139,26 +126,27 @@ export function watchConnections(
       silentSince = undefined;
       return;
     }
-    if (runningTime.now() < lookAgainAt) return;
+    if (runningTime.now() < nextCheckAt) return;
     const suspects = waitingFor(relatedMs);
-    looking = true;
+    isChecking = true;
     const askedAt = runningTime.now();
     try {
-      const busy = await busyAmong(suspects.map(({ backend }) => backend));
+      const backends = suspects.map(({ backend }) => backend);
+      const activity = await readBackendActivity(connection, backends);
       silentSince = undefined;
-      const found = suspects.filter(({ backend }) => !busy.has(backend));
       atWork = suspects.flatMap((one) => {
-        const awaits = busy.get(one.backend);
+        const awaits = activity.get(one.backend);
         return awaits ? [{ ...one, awaits }] : [];
       });
-      commitsWait = [...busy.values()].includes(standbyWait);
+      commitsWait = [...activity.values()].includes(standbyWait);
       if (!commitsWait) breakOffPooled();
+      const idle = suspects.filter(({ backend }) => !activity.has(backend));
       // On an overloaded machine a backend may not have started its statement yet, so two checks in a row must find it idle.
-      const dead = found.filter((one) => suspectedBefore.some((other) => isSame(one, other)));
-      suspectedBefore = found;
-      if (found.length === 0) lookAgainAt = runningTime.now() + busyPauseMs;
+      const dead = idle.filter((one) => idleBefore.some((other) => isSame(one, other)));
+      idleBefore = idle;
+      if (idle.length === 0) nextCheckAt = runningTime.now() + busyPauseMs;
       if (dead.some(({ since }) => since <= askedAt - suspectMs))
-        giveUp(dead, idle(), new ConnectionVanished());
+        giveUp(dead, notInUse(), new ConnectionVanished());
     } catch (error) {
       if (error instanceof pg.DatabaseError) {
         // The server is there; it only refused to answer this.
@@ -172,7 +160,7 @@ export function watchConnections(
         }
       }
     } finally {
-      looking = false;
+      isChecking = false;
     }
   }
 
@@ -187,42 +175,25 @@ export function watchConnections(
     return waiting;
   }
 
-  const idle = () => [...clients].filter(({ backend, isInUse }) => typeof backend === "number" && !isInUse);
+  const notInUse = () =>
+    [...clients].filter(({ backend, isInUse }) => typeof backend === "number" && !isInUse);
 
   /** Nothing else shows whether an answer will still come on them. */
   function breakOffPooled(): void {
     for (const client of abandoned.keys()) {
-      if (client.backend === null && client.askedAt !== undefined)
-        client.breakOff(timedOut("a statement was not answered in time"));
+      if (client.backend === null && client.askedAt !== undefined) client.breakOff(timedOut(notAnswered));
     }
   }
 
   /**
-   * Breaks off the connections of the suspects that are still unanswered, so that their statements fail. The idle connections
-   * have most likely died of the same cause, and each would keep its next user waiting.
+   * Breaks off the connections of the suspects that are still unanswered, so that their statements fail, and `others`: those not
+   * in use have most likely been lost with them, and each would keep its next user waiting.
    */
-  function giveUp(suspects: readonly Waiting[], idleClients: readonly PooledClient[], error: Error): void {
+  function giveUp(suspects: readonly Waiting[], others: readonly PooledClient[], error: Error): void {
     const dead = suspects.filter(({ client, since }) => client.askedAt === since);
     if (dead.length === 0) return;
-    for (const client of [...dead.map(({ client }) => client), ...idleClients]) client.breakOff(error);
+    for (const client of [...dead.map(({ client }) => client), ...others]) client.breakOff(error);
     onGivenUp(error);
-  }
-
-  async function busyAmong(asked: readonly number[]): Promise<Map<number, string | null>> {
-    const client = new pg.Client({
-      ...connection,
-      application_name: "phoneproof-watch",
-      connectionTimeoutMillis: lookMs,
-      query_timeout: lookMs,
-    });
-    client.on("error", () => {});
-    try {
-      await client.connect();
-      const { rows } = await client.query<{ pid: number; awaits: string | null }>(busyText, [asked]);
-      return new Map(rows.map(({ pid, awaits }) => [pid, awaits]));
-    } finally {
-      client.end().catch(() => {});
-    }
   }
 
   return {
@@ -238,23 +209,21 @@ export function watchConnections(
     breakOff(afterMs) {
       const since = runningTime.now() - afterMs;
       const silent = [...clients].filter(({ askedAt }) => askedAt !== undefined && askedAt <= since);
-      for (const client of silent)
-        client.breakOff(timedOut("the database did not answer before the shutdown"));
+      for (const client of silent) client.breakOff(timedOut(notAnsweredAtEnd));
       return silent.length;
     },
     awaitsStandby(text) {
       if (abandoned.size === 0) return false;
       for (const client of abandoned.keys()) if (client.askedAt === undefined) abandoned.delete(client);
-      const waiting = [...abandoned.keys()];
       return (
-        waiting.some((client) => client.unansweredText === text) &&
-        [...abandoned.values()].includes(standbyWait)
+        [...abandoned.values()].includes(standbyWait) &&
+        [...abandoned.keys()].some(({ unansweredText }) => unansweredText === text)
       );
     },
     stop() {
       clearInterval(timer);
       for (const client of clients) {
-        if (client.isInUse) client.breakOff(timedOut("the database did not answer before the shutdown"));
+        if (client.isInUse) client.breakOff(timedOut(notAnsweredAtEnd));
       }
     },
   };
@@ -268,6 +237,9 @@ export class ConnectionVanished extends Error {
     super("the database does not answer on a connection");
   }
 }
+
+const notAnswered = "a statement was not answered in time";
+const notAnsweredAtEnd = "the database did not answer before the shutdown";
 
 const isSame = (one: Waiting, other: Waiting) => one.client === other.client && one.since === other.since;
 
