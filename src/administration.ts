@@ -10,7 +10,7 @@ import { administerServiceTokens } from "./core/administration/service-tokens.ts
 import { reportUsage } from "./core/administration/usage.ts";
 import { readVerificationHistories } from "./core/administration/verification-history.ts";
 import { administerWebhooks } from "./core/administration/webhooks.ts";
-import { announcing, createAdminister } from "./storage/administration/announcement.ts";
+import { announcing, createAdminister } from "./storage/administration/administer.ts";
 import { createApiKeyStore } from "./storage/administration/api-keys.ts";
 import { createAuditStore } from "./storage/administration/audit.ts";
 import { createDestinationNumberStore } from "./storage/administration/destination-numbers.ts";

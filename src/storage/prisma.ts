@@ -1,9 +1,10 @@
 import { PrismaPg } from "@prisma/adapter-pg";
-import { PrismaClient } from "../gen/prisma/client.ts";
+import { Prisma, PrismaClient } from "../gen/prisma/client.ts";
 import { connectTimeoutMs, type Database, runStatement } from "./database.ts";
 import { asStorageError } from "./database-errors.ts";
 
 export type PrismaDatabase = Awaited<ReturnType<typeof withPrisma>>;
+export type Transaction = Omit<PrismaDatabase["prisma"], "$connect" | "$disconnect" | "$extends" | "$on">;
 
 /** Prisma qualifies table names with the schema; all other statements use the search path. */
 const schemaStatement = {
@@ -31,4 +32,14 @@ export async function withPrisma(database: Database) {
     },
   });
   return { ...database, prisma };
+}
+
+/** Whether a unique index refused the row. */
+export function isUniqueViolation(error: unknown): boolean {
+  return error instanceof Prisma.PrismaClientKnownRequestError && error.code === "P2002";
+}
+
+/** Whether a foreign key refused the row. */
+export function isForeignKeyViolation(error: unknown): boolean {
+  return error instanceof Prisma.PrismaClientKnownRequestError && error.code === "P2003";
 }

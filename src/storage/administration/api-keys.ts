@@ -3,9 +3,9 @@ import type { Act, AuditAction } from "../../core/administration/audit.ts";
 import { encodeId, newId } from "../../core/ids.ts";
 import type { Environment } from "../../core/project.ts";
 import { type ApiKey as ApiKeyRow, Prisma } from "../../gen/prisma/client.ts";
-import type { PrismaDatabase } from "../prisma.ts";
-import type { Administer, Transaction } from "./announcement.ts";
-import { lockProject } from "./projects.ts";
+import type { PrismaDatabase, Transaction } from "../prisma.ts";
+import type { Administer } from "./administer.ts";
+import { lockProject } from "./existing-project.ts";
 
 export function createApiKeyStore(database: PrismaDatabase, administer: Administer): ApiKeyStore {
   return {

@@ -8,9 +8,8 @@ import {
 } from "../../core/administration/audit.ts";
 import { newId } from "../../core/ids.ts";
 import type { AuditEntry as AuditEntryRow } from "../../gen/prisma/client.ts";
-import type { PrismaDatabase } from "../prisma.ts";
-import type { Transaction } from "./announcement.ts";
-import { projectExists } from "./projects.ts";
+import type { PrismaDatabase, Transaction } from "../prisma.ts";
+import { projectExists } from "./existing-project.ts";
 
 export function createAuditStore(database: PrismaDatabase, actor: Actor): AuditStore {
   const { prisma } = database;

@@ -6,15 +6,15 @@ import { newId } from "../../core/ids.ts";
 import { type Environment, validityRange } from "../../core/project.ts";
 import type { DestinationNumber as DestinationNumberRow } from "../../gen/prisma/client.ts";
 import { freshSeconds } from "../creations.ts";
-import type { PrismaDatabase } from "../prisma.ts";
 import {
-  type Administer,
   isForeignKeyViolation,
   isUniqueViolation,
+  type PrismaDatabase,
   type Transaction,
-} from "./announcement.ts";
+} from "../prisma.ts";
+import type { Administer } from "./administer.ts";
+import { projectExists } from "./existing-project.ts";
 import { inRange } from "./list-range.ts";
-import { projectExists } from "./projects.ts";
 
 export function createDestinationNumberStore(
   database: PrismaDatabase,

@@ -4,7 +4,8 @@ import { encodeId, newId } from "../../core/ids.ts";
 import type { Project } from "../../core/project.ts";
 import type { Project as ProjectRow } from "../../gen/prisma/client.ts";
 import type { PrismaDatabase } from "../prisma.ts";
-import type { Administer, Transaction } from "./announcement.ts";
+import type { Administer } from "./administer.ts";
+import { lockProject } from "./existing-project.ts";
 import { inRange } from "./list-range.ts";
 
 export function createProjectStore(database: PrismaDatabase, administer: Administer): ProjectStore {
@@ -66,20 +67,6 @@ export function createProjectStore(database: PrismaDatabase, administer: Adminis
       return project;
     },
   };
-}
-
-/**
- * Locks the project's row, which serialises all changes to the project, its API keys and its webhooks. Returns false if there
- * is no such project.
- */
-export async function lockProject(transaction: Transaction, projectId: string): Promise<boolean> {
-  const rows = await transaction.$queryRaw<unknown[]>`
-    SELECT id FROM project WHERE id = ${projectId}::uuid FOR NO KEY UPDATE`;
-  return rows.length > 0;
-}
-
-export async function projectExists({ prisma }: PrismaDatabase, projectId: string): Promise<boolean> {
-  return (await prisma.project.count({ where: { id: projectId } })) > 0;
 }
 
 function act(action: AuditAction, { id }: Project, details: Act["details"]): Act {

@@ -2,8 +2,8 @@ import type { Act, AuditAction } from "../../core/administration/audit.ts";
 import type { ServiceToken, ServiceTokenStore } from "../../core/administration/service-tokens.ts";
 import { encodeId, newId } from "../../core/ids.ts";
 import type { ServiceToken as ServiceTokenRow } from "../../gen/prisma/client.ts";
-import type { PrismaDatabase } from "../prisma.ts";
-import { type Administer, isForeignKeyViolation } from "./announcement.ts";
+import { isForeignKeyViolation, type PrismaDatabase } from "../prisma.ts";
+import type { Administer } from "./administer.ts";
 
 export function createServiceTokenStore(database: PrismaDatabase, administer: Administer): ServiceTokenStore {
   return {

@@ -3,7 +3,7 @@ import { firstUuid } from "../../core/ids.ts";
 import { runStatement } from "../database.ts";
 import type { PrismaDatabase } from "../prisma.ts";
 import { usageMonth } from "../usage.ts";
-import { projectExists } from "./projects.ts";
+import { projectExists } from "./existing-project.ts";
 
 /** A refused call of a project whose limit is 0 leaves a row without calls. */
 const columns = `

@@ -8,8 +8,7 @@ import type { Carrier } from "../../core/carrier.ts";
 import type { InboundMessage, Prisma } from "../../gen/prisma/client.ts";
 import type { ConcurrencyLimit } from "../concurrency-limit.ts";
 import { asStorageError } from "../database-errors.ts";
-import type { PrismaDatabase } from "../prisma.ts";
-import type { Transaction } from "./announcement.ts";
+import type { PrismaDatabase, Transaction } from "../prisma.ts";
 
 /** A history holds a connection for several statements. `reading` is the limit of all of them, which leaves some for other calls. */
 export function createVerificationHistoryStore(

@@ -12,9 +12,9 @@ import {
   type Webhook,
 } from "../../core/webhook.ts";
 import { Prisma } from "../../gen/prisma/client.ts";
-import type { PrismaDatabase } from "../prisma.ts";
-import type { Administer, Transaction } from "./announcement.ts";
-import { lockProject, projectExists } from "./projects.ts";
+import type { PrismaDatabase, Transaction } from "../prisma.ts";
+import type { Administer } from "./administer.ts";
+import { lockProject, projectExists } from "./existing-project.ts";
 
 export function createWebhookStore(database: PrismaDatabase, administer: Administer): WebhookStore {
   const { prisma } = database;

@@ -1,14 +1,10 @@
 import type { Act, Actor } from "../../core/administration/audit.ts";
-import { Prisma } from "../../gen/prisma/client.ts";
 import type { ConcurrencyLimit } from "../concurrency-limit.ts";
 import { asStorageError } from "../database-errors.ts";
 import type { CachedDirectory } from "../directory.ts";
 import { directoryChannel } from "../notices.ts";
-import type { PrismaDatabase } from "../prisma.ts";
+import type { PrismaDatabase, Transaction } from "../prisma.ts";
 import { writeAuditEntry } from "./audit.ts";
-
-type Client = PrismaDatabase["prisma"];
-export type Transaction = Omit<Client, "$connect" | "$disconnect" | "$extends" | "$on">;
 
 /**
  * Makes administrative changes and writes them to the audit log. `describe` returns the entry; null: nothing was changed.
@@ -72,14 +68,4 @@ export function announcing(administer: Administer, directory: Pick<CachedDirecto
       if (isChanged) directory.forget();
     }
   };
-}
-
-/** Whether a unique index refused the row. */
-export function isUniqueViolation(error: unknown): boolean {
-  return error instanceof Prisma.PrismaClientKnownRequestError && error.code === "P2002";
-}
-
-/** Whether a foreign key refused the row. */
-export function isForeignKeyViolation(error: unknown): boolean {
-  return error instanceof Prisma.PrismaClientKnownRequestError && error.code === "P2003";
 }
