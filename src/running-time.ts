@@ -3,19 +3,20 @@
  * that arrived meanwhile have not been read when it continues, and a timer would take them for missing.
  */
 
-const lookEveryMs = 250;
-/** The most that counts between two looks. The event loop of a busy process may take nearly as long for one turn. */
+const readEveryMs = 250;
+/** The most that counts between two readings. The event loop of a busy process may take nearly as long for one turn. */
 const mostMs = 1_000;
 
+/** Up to the last reading of the clock. */
 let passedMs = 0;
-let lookedAt = performance.now();
+let readAt = performance.now();
 
-const now = () => passedMs + Math.min(performance.now() - lookedAt, mostMs);
+const now = () => passedMs + Math.min(performance.now() - readAt, mostMs);
 
 setInterval(() => {
   passedMs = now();
-  lookedAt = performance.now();
-}, lookEveryMs).unref();
+  readAt = performance.now();
+}, readEveryMs).unref();
 
 export const runningTime = {
   /** Milliseconds, for differences only. A suspension counts as a second at most. */
@@ -33,12 +34,12 @@ export interface RunningTimer {
 export function afterRunning(milliseconds: number, act: () => void): RunningTimer {
   const until = runningTime.now() + milliseconds;
   let ending: NodeJS.Immediate | undefined;
-  const look = () => {
+  const actIfDue = () => {
     const leftMs = until - runningTime.now();
-    if (leftMs > 0) timer = setTimeout(look, Math.ceil(leftMs)).unref();
+    if (leftMs > 0) timer = setTimeout(actIfDue, Math.ceil(leftMs)).unref();
     else ending = setImmediate(act);
   };
-  let timer = setTimeout(look, milliseconds).unref();
+  let timer = setTimeout(actIfDue, milliseconds).unref();
   return {
     cancel() {
       clearTimeout(timer);
