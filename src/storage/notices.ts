@@ -42,7 +42,8 @@ export interface NoticeListeners {
 const firstRetryMs = 100;
 const lastRetryMs = 2_000;
 /** Interval of a probe statement: a connection that only listens does not notice that the other end is gone. */
-const askEveryMs = 500;
+const probeEveryMs = 500;
+/** Timeout of its answer, and of that to LISTEN on a connection that replaces another. */
 const answerMs = 1_000;
 /** Timeout for opening a connection. A start, which fails if it is exceeded, waits as long for the answer to LISTEN. */
 const connectTimeoutMs = 5_000;
@@ -69,12 +70,12 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
         for (const verificationId of (payload ?? "").split(",")) listeners.onHint(verificationId);
       }
     });
-    let asking: NodeJS.Timeout | undefined;
+    let nextProbe: NodeJS.Timeout | undefined;
     let answer: Promise<unknown> | undefined;
     // Before this connection is in use, the caller of `connect` handles its errors; once it has been replaced, nobody needs it.
     const isInUse = () => client === next && !stopped;
     const onLost = (error?: unknown) => {
-      clearTimeout(asking);
+      clearTimeout(nextProbe);
       if (!isInUse()) return;
       if (error) listeners.onError(error);
       client = undefined;
@@ -99,10 +100,10 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
     const former = client;
     client = next;
     former?.end().catch(() => {});
-    ask();
+    scheduleProbe();
 
-    function ask(): void {
-      asking = setTimeout(() => probe().then(ask, onProbeError), askEveryMs);
+    function scheduleProbe(): void {
+      nextProbe = setTimeout(() => probe().then(scheduleProbe, onProbeError), probeEveryMs);
     }
 
     /**
@@ -128,7 +129,7 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
         await replace();
       } catch (another) {
         listeners.onError(another);
-        if (isInUse()) ask();
+        if (isInUse()) scheduleProbe();
       }
     }
   }
