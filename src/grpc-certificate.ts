@@ -6,7 +6,7 @@ import { type GrpcTls, refuseUnusableTls } from "./config.ts";
 import { type Job, repeat } from "./jobs/job.ts";
 
 /** The files are polled: Kubernetes swaps a symlink on their path, which a file watch does not report. */
-const lookMs = 60_000;
+const checkEveryMs = 60_000;
 
 interface Parts {
   /** The certificate the port was opened with. */
@@ -26,20 +26,20 @@ export function renewCertificate(parts: Parts): Job {
   onExpiry(certificate.validToDate);
   const fault = faultOfTime(certificate);
   if (fault !== null) log.warn(`${fault}: clients refuse it`);
-  const look = lookForRenewed(parts);
+  const check = createRenewalCheck(parts);
   return repeat({
     work: async () => {
-      look();
+      check();
       return false;
     },
-    idleMs: lookMs,
-    busyMs: lookMs,
+    idleMs: checkEveryMs,
+    busyMs: checkEveryMs,
     onError: (error) => log.error({ err: error }, "the check for a renewed certificate failed"),
   });
 }
 
 /** Returns a function that checks the files once per call. */
-export function lookForRenewed({ first, read, take, onExpiry, log }: Parts): () => void {
+export function createRenewalCheck({ first, read, take, onExpiry, log }: Parts): () => void {
   let inUse = JSON.stringify(first);
   let refused = "";
 

@@ -23,7 +23,7 @@ const migrations = path.join(import.meta.dirname, "../prisma/migrations");
 export interface OpenStorage {
   readonly database: Database;
   /** The database's state at the moment; never rejects, and waits for as long as a statement may take. */
-  look(): Promise<DatabaseState>;
+  checkDatabase(): Promise<DatabaseState>;
   /** Resolves once notices arrive. */
   listen(listeners: Omit<NoticeListeners, "onError">): Promise<void>;
 }
@@ -45,16 +45,16 @@ export async function openStorage(parts: {
   const isUsable = await createSchemaCheck(migrations);
   const database = openPool(connection, parts);
   if (config.databaseUrl !== null) await warnOfServerLog(database, log);
-  const look = createLook({ isUsable: () => isUsable(database), log });
-  parts.metrics.storage.watchDatabase(async () => (await look()) === "usable");
+  const checkDatabase = createDatabaseCheck({ isUsable: () => isUsable(database), log });
+  parts.metrics.storage.watchDatabase(async () => (await checkDatabase()) === "usable");
   return {
     database,
-    look,
+    checkDatabase,
     listen: (listeners) => startNotices(connection, { ...parts, database, listeners }),
   };
 }
 
-function createLook({ isUsable, log }: { isUsable(): Promise<boolean>; readonly log: Logger }) {
+function createDatabaseCheck({ isUsable, log }: { isUsable(): Promise<boolean>; readonly log: Logger }) {
   return async (): Promise<DatabaseState> => {
     try {
       return (await isUsable()) ? "usable" : "database_unfit";

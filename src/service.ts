@@ -121,8 +121,11 @@ async function start(
   };
   const readiness = createReadiness({
     phase: () => (stopping.signal.aborted ? "stopping" : isStarted ? "serving" : "starting"),
-    lookAtDatabase: () =>
-      Promise.race([storage.look(), delay(readinessTimeoutMs, "database_away" as const, { ref: false })]),
+    checkDatabase: () =>
+      Promise.race([
+        storage.checkDatabase(),
+        delay(readinessTimeoutMs, "database_away" as const, { ref: false }),
+      ]),
   });
   const addresses = { http: "", grpc: "", ops: await startOps(config, { readiness, metrics, closers }) };
   if (config.roles.worker) {

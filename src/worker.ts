@@ -83,7 +83,7 @@ export function startWorker(parts: {
   });
   closers.startJob(counting);
   const watching = watchSilence({
-    look: findSilences({ receptions: createReceptionStore(database) }),
+    find: findSilences({ receptions: createReceptionStore(database) }),
     show: createSilenceMetrics(metrics.registry).show,
     onError: (error) => log.warn({ err: error }, "the check for silent numbers and carriers failed"),
   });

@@ -117,7 +117,7 @@ export function watchVerificationWindow(parts: {
     try {
       yield last;
       while (!isTerminal(last.status)) {
-        const current = await changes.look(() => parts.getWindow(token));
+        const current = await changes.withRetries(() => parts.getWindow(token));
         if (current === undefined) return;
         if (differs(current, last)) yield current;
         last = current;

@@ -51,7 +51,7 @@ export function followChanges(transitions: Transitions, verificationId: string, 
     /** Waits for a change since the last wait, for the expiry, or for the end of the watch. */
     next,
     /** Returns what `find` returns, retrying while the database is unavailable. Undefined if the watch ends first. */
-    async look<T>(find: () => Promise<T>): Promise<T | undefined> {
+    async withRetries<T>(find: () => Promise<T>): Promise<T | undefined> {
       while (!signal.aborted) {
         try {
           return await find();
@@ -89,7 +89,7 @@ export function watchVerification(parts: {
       let current = value;
       while (!isTerminal(current.status) && !signal.aborted) {
         await changes.next(current.expiresAt - current.serverTime);
-        const found = await changes.look(() => parts.verifications.find(lookup, null));
+        const found = await changes.withRetries(() => parts.verifications.find(lookup, null));
         if (found === undefined) break;
         // A standby that took over may lack it.
         if (found.value === null) throw verificationNotFound(call.caller, request);

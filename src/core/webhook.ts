@@ -42,7 +42,7 @@ export interface Attempt {
 }
 
 /** Polling interval for retries that have become due. */
-export const retryLookMs = 500;
+export const retryPollMs = 500;
 
 /** The longest exchange (15 s) and as much again to record its result. A crash delays an interrupted attempt by no more. */
 export const leaseSeconds = 30;

@@ -6,7 +6,7 @@ import {
   type DueAttempt,
   leaseSeconds,
   type MakeAttempt,
-  retryLookMs,
+  retryPollMs,
 } from "../core/webhook.ts";
 import { afterRunning } from "../running-time.ts";
 import { EndpointSlots, type SlotLimits } from "./endpoint-slots.ts";
@@ -18,7 +18,7 @@ export interface Deliveries extends Job {
 }
 
 /** Polling interval: what becomes due without a notification, as retries do, is found within it. */
-const idleMs = retryLookMs;
+const idleMs = retryPollMs;
 /** Minimum time between two claims: everything that becomes due or free meanwhile is handled by one statement. */
 const gatherMs = 10;
 /** Pause after an error: at least the time a database takes to recover. */
@@ -57,34 +57,34 @@ export function deliverInTime(parts: {
   const underWay = new Set<Promise<void>>();
   let timer: NodeJS.Timeout | undefined;
   let dueAt = Number.POSITIVE_INFINITY;
-  let lookedAt = Number.NEGATIVE_INFINITY;
+  let claimedAt = Number.NEGATIVE_INFINITY;
   let claiming: Promise<void> | undefined;
   /** Something has become due or free during the claim in progress, which may have been too early to see it. */
   let again = false;
   let stopped = false;
 
   /** Schedules a claim after the given time, unless an earlier one is scheduled already. */
-  function lookIn(milliseconds: number): void {
+  function scheduleClaim(milliseconds: number): void {
     if (stopped) return;
     if (claiming) {
       again = true;
       return;
     }
     const now = performance.now();
-    const at = Math.max(now + milliseconds, lookedAt + gatherMs);
+    const at = Math.max(now + milliseconds, claimedAt + gatherMs);
     if (at >= dueAt) return;
     dueAt = at;
     clearTimeout(timer);
-    timer = setTimeout(look, at - now);
+    timer = setTimeout(startClaim, at - now);
   }
 
-  function look(): void {
+  function startClaim(): void {
     dueAt = Number.POSITIVE_INFINITY;
     again = false;
     claiming = claimSome().then((nextMs) => {
       claiming = undefined;
-      lookedAt = performance.now();
-      lookIn(again ? Math.min(nextMs, gatherMs) : nextMs);
+      claimedAt = performance.now();
+      scheduleClaim(again ? Math.min(nextMs, gatherMs) : nextMs);
     });
   }
 
@@ -93,7 +93,7 @@ export function deliverInTime(parts: {
     // Each attempt that finishes schedules a claim.
     if (slots.free === 0) return idleMs;
     try {
-      const { attempts, heldBack } = await parts.claim(slots.look());
+      const { attempts, heldBack } = await parts.claim(slots.claimBounds());
       if (cut.signal.aborted) return idleMs;
       for (const due of attempts) {
         const making = make(due).finally(() => underWay.delete(making));
@@ -112,7 +112,7 @@ export function deliverInTime(parts: {
     } catch (error) {
       if (!cut.signal.aborted) parts.onError(error);
     }
-    lookIn(gatherMs);
+    scheduleClaim(gatherMs);
   }
 
   async function attempted(due: DueAttempt): Promise<AttemptResult> {
@@ -142,8 +142,8 @@ export function deliverInTime(parts: {
   }
 
   return {
-    start: () => lookIn(0),
-    wake: () => lookIn(0),
+    start: () => scheduleClaim(0),
+    wake: () => scheduleClaim(0),
     async stop() {
       stopped = true;
       clearTimeout(timer);

@@ -47,7 +47,7 @@ export class EndpointSlots {
   readonly #underWay = new Map<string, Begun>();
   /** The limit of each quick endpoint, least recently used first. */
   readonly #quick = new Map<string, number>();
-  /** Endpoints with an attempt in progress at some time since the last `look`. */
+  /** Endpoints with an attempt in progress at some time since the last `claimBounds`. */
   #active = new Set<string>();
   #taken = 0;
 
@@ -60,7 +60,7 @@ export class EndpointSlots {
   }
 
   /** The room for the next claim. Endpoints that hang by now stop counting as quick; the set of active endpoints is reset. */
-  look(): ClaimBounds {
+  claimBounds(): ClaimBounds {
     const { inAll, quickInAll, slowInAll, perQuickEndpoint, extraInAll, perEndpoint, slowAfterMs } =
       this.#limits;
     const slowSince = performance.now() - slowAfterMs;

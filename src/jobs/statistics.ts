@@ -13,27 +13,27 @@ export function countStatistics(parts: {
 }
 
 /** A silence takes minutes at least to show. */
-const lookMs = 15_000;
+const findEveryMs = 15_000;
 /**
- * Looking takes at most a twentieth of the time, also with ten thousand numbers, whose hours take the database seconds. It stays
+ * Finding takes at most a twentieth of the time, also with ten thousand numbers, whose hours take the database seconds. It stays
  * frequent enough for the alert that judging has stopped: no statement takes ten seconds.
  */
-const pausePerLook = 20;
+const pausePerRun = 20;
 
 /** Periodically finds the numbers and carriers that have gone silent, and publishes them through `show`. */
 export function watchSilence<Found>(parts: {
-  readonly look: () => Promise<Found>;
+  readonly find: () => Promise<Found>;
   readonly show: (found: Found) => void;
   readonly onError: (error: unknown) => void;
 }): Job {
   return repeat({
     async work() {
-      parts.show(await parts.look());
+      parts.show(await parts.find());
       return false;
     },
-    idleMs: lookMs,
-    busyMs: lookMs,
-    pausePerRun: pausePerLook,
+    idleMs: findEveryMs,
+    busyMs: findEveryMs,
+    pausePerRun,
     onError: parts.onError,
   });
 }

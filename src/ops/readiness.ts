@@ -13,17 +13,17 @@ const keptMs = 250;
 export function createReadiness(parts: {
   readonly phase: () => "starting" | "serving" | "stopping";
   /** Must never reject. */
-  readonly lookAtDatabase: () => Promise<DatabaseState>;
+  readonly checkDatabase: () => Promise<DatabaseState>;
 }): () => Promise<Readiness> {
-  let look: Promise<DatabaseState> | undefined;
+  let check: Promise<DatabaseState> | undefined;
 
   function databaseState(): Promise<DatabaseState> {
-    if (look) return look;
-    const answer = parts.lookAtDatabase();
-    look = answer;
+    if (check) return check;
+    const answer = parts.checkDatabase();
+    check = answer;
     answer.then(() => {
       setTimeout(() => {
-        look = undefined;
+        check = undefined;
       }, keptMs).unref();
     });
     return answer;

@@ -1,6 +1,6 @@
 /** The retry schedule of deliveries. */
 
-import { retryLookMs } from "../core/webhook.ts";
+import { retryPollMs } from "../core/webhook.ts";
 
 const minute = 60;
 const hour = 3_600;
@@ -21,7 +21,7 @@ export const retryDelaysSeconds: readonly number[] = [
 /** Jitter keeps deliveries that failed together from coming back together. */
 const jitter = 0.2;
 /** How late an attempt may begin: one polling interval and the time polling itself takes. The jitter leaves room for it. */
-const lateSeconds = (retryLookMs + 100) / 1000;
+const lateSeconds = (retryPollMs + 100) / 1000;
 
 const maxRetryAfterSeconds = 24 * hour;
 

@@ -13,16 +13,16 @@ test.for([
   { name: "20 times as long as it took", tookMs: 4_000, fails: false, pauseMs: 80_000 },
   { name: "20 times as long as it took, also after a failure", tookMs: 8_000, fails: true, pauseMs: 160_000 },
 ])("the search for silence is repeated after $name", async ({ tookMs, fails, pauseMs }) => {
-  const look = vi.fn(async () => {
+  const find = vi.fn(async () => {
     await new Promise((resolve) => setTimeout(resolve, tookMs));
     if (fails) throw new Error("statement timeout");
   });
-  const job = watchSilence({ look, show() {}, onError() {} });
+  const job = watchSilence({ find, show() {}, onError() {} });
   job.start();
   await vi.advanceTimersByTimeAsync(tookMs + pauseMs - 1);
-  expect(look).toHaveBeenCalledTimes(1);
+  expect(find).toHaveBeenCalledTimes(1);
   await vi.advanceTimersByTimeAsync(1);
-  expect(look).toHaveBeenCalledTimes(2);
+  expect(find).toHaveBeenCalledTimes(2);
   const stopped = job.stop();
   await vi.advanceTimersByTimeAsync(tookMs);
   await stopped;

@@ -13,7 +13,7 @@ test("concurrent readiness checks share one query to the database, and a later c
   let state: "usable" | "database_away" = "usable";
   const readiness = createReadiness({
     phase: () => "serving",
-    lookAtDatabase: async () => {
+    checkDatabase: async () => {
       looks++;
       return state;
     },
@@ -31,7 +31,7 @@ test("a process that is starting or stopping reports that without querying the d
   for (const phase of ["starting", "stopping"] as const) {
     const readiness = createReadiness({
       phase: () => phase,
-      lookAtDatabase: () => Promise.reject(new Error("nobody is to look")),
+      checkDatabase: () => Promise.reject(new Error("nobody is to look")),
     });
     expect(await readiness()).toBe(phase);
   }

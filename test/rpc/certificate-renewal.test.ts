@@ -11,7 +11,7 @@ import tls from "node:tls";
 import { pino } from "pino";
 import { afterAll, afterEach, describe, expect, onTestFinished, test, vi } from "vitest";
 import { parseConfig, readGrpcTls } from "../../src/config.ts";
-import { lookForRenewed, renewCertificate } from "../../src/grpc-certificate.ts";
+import { createRenewalCheck, renewCertificate } from "../../src/grpc-certificate.ts";
 import { startService } from "../../src/service.ts";
 import { createDatabase } from "../harness/database.ts";
 import { shortenTimers } from "../harness/timers.ts";
@@ -167,29 +167,29 @@ describe("a check of the files", () => {
   const at = (time: string) => vi.useFakeTimers({ toFake: ["Date"], now: new Date(time) });
 
   /** The port starts with the server's certificate. */
-  async function looking() {
+  async function prepared() {
     const placed = await placeFiles();
     const { logged, log } = listen();
     const [take, onExpiry] = [vi.fn(), vi.fn()];
     const read = () => readGrpcTls(placed.files);
     const parts = { first: read(), read, take, onExpiry, log };
     const taken = () => take.mock.calls.map(([{ cert }]) => cert);
-    return { ...placed, parts, look: lookForRenewed(parts), logged, taken };
+    return { ...placed, parts, check: createRenewalCheck(parts), logged, taken };
   }
 
   test("that finds no change logs nothing", async () => {
-    const { look, logged, taken, files, replace } = await looking();
-    look();
+    const { check, logged, taken, files, replace } = await prepared();
+    check();
     await replace(files.cert, server.cert);
-    look();
+    check();
     expect([logged, taken()]).toEqual([[], []]);
   });
 
   test("reports unusable files once per content, and uses the files once they are valid", async () => {
-    const { look, logged, taken, files, replace } = await looking();
+    const { check, logged, taken, files, replace } = await prepared();
     const checkTwice = () => {
-      look();
-      look();
+      check();
+      check();
       return logged.splice(0).map((line) => line.replace(`${unusable}: `, ""));
     };
     const cannot = "names a file that cannot be";
@@ -210,30 +210,30 @@ describe("a check of the files", () => {
   });
 
   test("does not use an expired certificate, and uses one that is not valid yet once it is", async () => {
-    const { look, logged, taken, files, replace } = await looking();
+    const { check, logged, taken, files, replace } = await prepared();
     await replace(files.cert, expired.cert);
     await replace(files.key, expired.key);
-    look();
-    look();
+    check();
+    check();
     expect(logged.splice(0)).toEqual([
       `${unusable}: GRPC_TLS_CERT names a certificate that expired at 2021-01-01T00:00:00.000Z`,
     ]);
     await replace(files.cert, renewed.cert);
     await replace(files.key, renewed.key);
     at("2020-12-31T23:59:59Z");
-    look();
-    look();
+    check();
+    check();
     expect(logged.splice(0)).toEqual([
       `${unusable}: GRPC_TLS_CERT names a certificate that is not valid before 2021-01-01T00:00:00.000Z`,
     ]);
     expect(taken()).toEqual([]);
     at("2021-01-01T00:00:00Z");
-    look();
+    check();
     expect(taken()).toEqual([await readFile(renewed.cert, "utf8")]);
   });
 
   test("at the start warns about a certificate that is not valid yet", async () => {
-    const { parts, logged } = await looking();
+    const { parts, logged } = await prepared();
     at("2019-12-31T23:59:59Z");
     renewCertificate(parts);
     expect(logged).toEqual([

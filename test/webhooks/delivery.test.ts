@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { beforeAll, expect, onTestFinished, test, vi } from "vitest";
 import { decodeId, encodeId } from "../../src/core/ids.ts";
-import { retryLookMs } from "../../src/core/webhook.ts";
+import { retryPollMs } from "../../src/core/webhook.ts";
 import {
   WebhookDeliveryState,
   WebhookEventType,
@@ -352,7 +352,7 @@ test("a transition's notice says whether a delivery may be due; notices of older
 test("a delivery starts when its transition is announced, without any poll", async () => {
   const shop = await openShop(service);
   await shop.setWebhook((await startReceiver()).url);
-  suppressTimers(retryLookMs);
+  suppressTimers(retryPollMs);
   // The first may still be found by a poll that was scheduled before.
   for (let event = 0; event < 3; event++) await deliveryWhen(service, await shop.event(), delivered);
 });

@@ -244,10 +244,10 @@ describe("slots", () => {
   });
   afterEach(() => vi.restoreAllMocks());
 
-  const roomOf = (key: string) => slots.look().endpoints.find(({ endpoint }) => endpoint === key);
+  const roomOf = (key: string) => slots.claimBounds().endpoints.find(({ endpoint }) => endpoint === key);
 
   function limitsNow() {
-    const { endpoints, perEndpoint, ...limits } = slots.look();
+    const { endpoints, perEndpoint, ...limits } = slots.claimBounds();
     return limits;
   }
 
@@ -263,7 +263,7 @@ describe("slots", () => {
 
   test("an endpoint has few until it answers quickly, then more", () => {
     const giveBack = [slots.take("a"), slots.take("a")];
-    expect(slots.look()).toEqual({
+    expect(slots.claimBounds()).toEqual({
       limit: 28,
       quickLimit: 10,
       slowLimit: 3,
@@ -272,7 +272,7 @@ describe("slots", () => {
       endpoints: [{ endpoint: "a", slow: true, underWay: 2, room: 0 }],
     });
     for (const end of giveBack) end(true);
-    expect(slots.look()).toEqual({
+    expect(slots.claimBounds()).toEqual({
       limit: 30,
       quickLimit: 10,
       slowLimit: 5,
@@ -291,7 +291,7 @@ describe("slots", () => {
 
   test("endpoints that gained slots and hang hold at most extraInAll additional ones together", () => {
     for (const key of ["a", "b", "a", "b", "a", "b"]) answers(key, 10);
-    const rooms = () => slots.look().endpoints.map(({ endpoint, room }) => [endpoint, room]);
+    const rooms = () => slots.claimBounds().endpoints.map(({ endpoint, room }) => [endpoint, room]);
     for (const key of ["a", "b"]) slots.take(key);
     // extraInAll is 3, shared by two endpoints: one each.
     expect(rooms()).toEqual([
@@ -322,7 +322,7 @@ describe("slots", () => {
     expect(roomOf("a")?.room).toBe(5);
     for (const key of ["a", "never gained"]) answers(key, 10, false);
     for (let prompt = 0; prompt < 3; prompt++) answers("a", 10);
-    expect(slots.look().endpoints.map(({ endpoint, room }) => [endpoint, room])).toEqual([
+    expect(slots.claimBounds().endpoints.map(({ endpoint, room }) => [endpoint, room])).toEqual([
       ["b", 4],
       ["never gained", 4],
       ["a", 6],
@@ -333,7 +333,7 @@ describe("slots", () => {
     for (let index = 0; index < 1_000; index++) answers(`${index}`, 10);
     answers("0", 10);
     answers("one more", 10);
-    const known = slots.look().endpoints.map(({ endpoint }) => endpoint);
+    const known = slots.claimBounds().endpoints.map(({ endpoint }) => endpoint);
     expect(known).toHaveLength(1_000);
     expect(known).toEqual(expect.arrayContaining(["0", "2", "one more"]));
   });
