@@ -5,6 +5,7 @@ import { requirePart } from "./cli-error.ts";
 import { noteCreated, requireOutput } from "./closed-output.ts";
 import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
+import { newSecretText } from "./new-secret.ts";
 import { durationSeconds, environmentOption, nonEmpty } from "./option-values.ts";
 import { escapeControls } from "./terminal.ts";
 import { dateOf, type EnvironmentWord, environmentOf, environmentWord, isoTime } from "./words.ts";
@@ -49,7 +50,9 @@ export function addApiKeyCommands(program: CliCommand): void {
         });
         const key = requirePart(apiKey, "a key");
         noteCreated("key", key.id);
-        session.answer({ ...apiKeyJson(key), key: secret }, () => secretText(key, secret));
+        session.answer({ ...apiKeyJson(key), key: secret }, () =>
+          newSecretText("key", apiKeyEntries(key), secret),
+        );
       },
     );
 
@@ -90,7 +93,7 @@ export function addApiKeyCommands(program: CliCommand): void {
       noteCreated("key", key.id);
       session.answer({ ...apiKeyJson(key), key: secret, replaced: apiKeyJson(old) }, () =>
         [
-          secretText(key, secret),
+          newSecretText("key", apiKeyEntries(key), secret),
           `The old key …${escapeControls(old.ending)} works until ${localTimeWithZone(dateOf(old.expiresAt)) ?? "it is revoked"}.`,
         ].join("\n"),
       );
@@ -134,13 +137,6 @@ function apiKeyEntries(apiKey: ApiKey) {
     ["revoked", localTimeWithZone(dateOf(apiKey.revokedAt))],
     ["last used", localTimeWithZone(dateOf(apiKey.lastUsedAt))],
   ] as const;
-}
-
-const ofAnOldKey: ReadonlySet<string> = new Set(["ending", "revoked", "last used"]);
-
-function secretText(apiKey: ApiKey, secret: string): string {
-  const entries = apiKeyEntries(apiKey).filter(([label]) => !ofAnOldKey.has(label));
-  return `${fields([...entries, ["key", secret]])}\n\nStore the key now: it is not shown again.`;
 }
 
 function apiKeyState({ revokedAt, expiresAt }: ApiKey): string {

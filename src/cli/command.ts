@@ -3,13 +3,7 @@
 import { Command, type HelpContext, Option, type OptionValues } from "commander";
 import { CliError, wrongUsage } from "./cli-error.ts";
 import { noteCommand } from "./closed-output.ts";
-import { openSession, type Session } from "./session.ts";
-
-export interface GlobalOptions {
-  readonly address?: string;
-  readonly token?: string;
-  readonly json?: boolean;
-}
+import { type GlobalOptions, openSession, type Session } from "./session.ts";
 
 /**
  * `argument` is the command's only operand, empty if it takes none or an optional one was left out. `optionOf` returns the

@@ -10,7 +10,14 @@ import { fields, localTimeWithZone, table } from "./layout.ts";
 import { environmentOption, nonEmpty } from "./option-values.ts";
 import type { Session } from "./session.ts";
 import { allNumbers } from "./whole-lists.ts";
-import { dateOf, type EnvironmentWord, environmentOf, environmentWord, isoTime } from "./words.ts";
+import {
+  dateOf,
+  type EnvironmentWord,
+  environmentField,
+  environmentOf,
+  environmentWord,
+  isoTime,
+} from "./words.ts";
 
 export function addDestinationNumberCommands(program: CliCommand): void {
   const group = program
@@ -56,7 +63,7 @@ export function addDestinationNumberCommands(program: CliCommand): void {
     .does<{ environment?: EnvironmentWord; project?: string }>(async (session, { environment, project }) => {
       const numbers = await allNumbers(session.client, {
         projectId: project ?? "",
-        ...(environment === undefined ? {} : { environment: environmentOf[environment] }),
+        ...environmentField(environment),
       });
       session.answer({ numbers: numbers.map(numberJson) }, () => numberTable(numbers));
     });

@@ -6,11 +6,12 @@ import { report, requirePart } from "./cli-error.ts";
 import { noteCreated, requireOutput } from "./closed-output.ts";
 import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
+import { newSecretText } from "./new-secret.ts";
 import { environmentOption, nonEmpty, several } from "./option-values.ts";
 import {
   dateOf,
   type EnvironmentWord,
-  environmentOf,
+  environmentField,
   environmentWord,
   isoTime,
   type ScopeWord,
@@ -78,17 +79,13 @@ export function addServiceTokenCommands(program: CliCommand): void {
           source: source ?? "",
           projectId: project ?? "",
           numbers: [...(number ?? [])],
-          ...(environment === undefined ? {} : { environment: environmentOf[environment] }),
+          ...environmentField(environment),
         },
       );
       const token = requirePart(serviceToken, "a token");
       noteCreated("token", token.id);
       session.answer({ ...tokenJson(token), token: secret }, () =>
-        [
-          fields([...tokenEntries(token).filter(([label]) => !ofAnOldToken.has(label)), ["token", secret]]),
-          "",
-          "Store the token now: it is not shown again.",
-        ].join("\n"),
+        newSecretText("token", tokenEntries(token), secret),
       );
       // The token is made and works, so this is no failure.
       if (name && token.name === "") {
@@ -118,8 +115,6 @@ export function addServiceTokenCommands(program: CliCommand): void {
       session.answer(tokenJson(token), () => fields(tokenEntries(token)));
     });
 }
-
-const ofAnOldToken: ReadonlySet<string> = new Set(["ending", "revoked", "last used"]);
 
 function tokenJson(token: ServiceToken) {
   return {

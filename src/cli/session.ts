@@ -2,8 +2,13 @@
 
 import { findAddress, findToken } from "./address.ts";
 import { ServiceClient } from "./client.ts";
-import type { GlobalOptions } from "./command.ts";
 import { type Json, safeJson } from "./terminal.ts";
+
+export interface GlobalOptions {
+  readonly address?: string;
+  readonly token?: string;
+  readonly json?: boolean;
+}
 
 export class Session {
   readonly client: ServiceClient;

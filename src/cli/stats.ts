@@ -31,7 +31,7 @@ import {
   carrierWord,
   dateOf,
   type EnvironmentWord,
-  environmentOf,
+  environmentField,
   environmentWord,
   isoTime,
 } from "./words.ts";
@@ -73,7 +73,7 @@ async function showStatistics(session: Session, options: StatsOptions): Promise<
   const statistics = await session.client.call(StatisticsService.method.getStatistics, {
     projectId: project,
     hours: hours ?? 0,
-    ...(environment === undefined ? {} : { environment: environmentOf[environment] }),
+    ...environmentField(environment),
     since: since && timestampFromDate(since),
   });
   session.answer(statisticsJson(statistics), () => statisticsText(statistics));

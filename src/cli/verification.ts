@@ -24,7 +24,7 @@ import {
   carrierWord,
   dateOf,
   type EnvironmentWord,
-  environmentOf,
+  environmentField,
   environmentWord,
   isoTime,
   type ModeWord,
@@ -219,7 +219,7 @@ async function createVerification(session: Session, options: CreateOptions): Pro
   const idempotencyKey = options.idempotencyKey ?? `cli-${randomUUID()}`;
   const created = await session.client.call(VerificationService.method.createVerification, {
     projectId: options.project ?? "",
-    ...(options.environment === undefined ? {} : { environment: environmentOf[options.environment] }),
+    ...environmentField(options.environment),
     idempotencyKey,
     clientReference: options.clientReference ?? "",
     state: options.state ?? "",
@@ -262,7 +262,7 @@ async function listVerifications(session: Session, options: ListOptions): Promis
         statuses: (options.status ?? []).map((status) => statusOf[status]),
         clientReference: clientReference ?? "",
         phone: phone ?? "",
-        ...(options.environment === undefined ? {} : { environment: environmentOf[options.environment] }),
+        ...environmentField(options.environment),
         createdFrom: createdFrom && timestampFromDate(createdFrom),
         createdBefore: createdBefore && timestampFromDate(createdBefore),
         ...page,

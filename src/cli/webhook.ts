@@ -16,6 +16,7 @@ import {
   deliveryStates,
   type EnvironmentWord,
   type EventWord,
+  environmentField,
   environmentOf,
   environmentWord,
   eventOf,
@@ -221,7 +222,7 @@ async function listDeliveries(session: Session, options: DeliveriesOptions): Pro
       const answer = await session.client.call(WebhookService.method.listWebhookDeliveries, {
         verificationId: verification ?? "",
         projectId: project ?? "",
-        ...(environment === undefined ? {} : { environment: environmentOf[environment] }),
+        ...environmentField(environment),
         states: state.map((word) => deliveryStateOf[word]),
         ...page,
       });

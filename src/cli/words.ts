@@ -36,6 +36,9 @@ export const environmentOf = {
   test: Environment.TEST,
 } as const;
 export type EnvironmentWord = keyof typeof environmentOf;
+/** The field of a request; none without a word. */
+export const environmentField = (word: EnvironmentWord | undefined) =>
+  word === undefined ? {} : { environment: environmentOf[word] };
 export const environments = wordsOf(environmentOf);
 
 export const codeFormatOf = {
