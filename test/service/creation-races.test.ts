@@ -1,6 +1,6 @@
 /** Races of creations, and of the usage that is counted for them, over both APIs of several processes. */
 import { createHash, randomUUID } from "node:crypto";
-import { afterEach, describe, expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { newId, newIdAt } from "../../src/core/ids.ts";
 import { type NewVerification, noDestination } from "../../src/core/verification.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
@@ -9,26 +9,22 @@ import { createCreations } from "../../src/storage/creations.ts";
 import { openDatabase } from "../../src/storage/database.ts";
 import { type StorageObserver, unobserved } from "../../src/storage/observer.ts";
 import { type Answer, merchant, newIdempotencyKey, usageOf } from "../gateway/merchant.ts";
-import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
+import { moveClock, stopClock } from "../harness/clock.ts";
 import { atFileEnd } from "../harness/endings.ts";
-import { startTestService, type TestService } from "../harness/service.ts";
+import type { TestService } from "../harness/service.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
 import { raceTo } from "./barrier.ts";
+import { startClockedPair } from "./clocked-pair.ts";
 import { knownProject } from "./known-project.ts";
 import { newVerification } from "./new-verification.ts";
 import { codeIn, uuidOf } from "./pending.ts";
 
-const service = await startTestService({ ROLES: "api" });
-await installClock(service.db);
-const clocked = { DATABASE_URL: byTheClock(service.databaseUrl) };
-const [here, there] = await Promise.all([service.startAnother(clocked), service.startAnother(clocked)]);
+const { service, clocked, here, there } = await startClockedPair();
 const project = await here.createProject({ rateLimitPerMinute: 1_000_000 });
 const [shopHere, shopThere] = [
   merchant(here.httpUrl, project.liveKey),
   merchant(there.httpUrl, project.liveKey),
 ];
-
-afterEach(() => resetClock(service.db));
 
 const start = new Date("2031-05-01T00:00:00.000Z");
 const dayMs = 86_400_000;

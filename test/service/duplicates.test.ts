@@ -1,23 +1,18 @@
-import { afterEach, describe, expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
-import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
-import { startTestService } from "../harness/service.ts";
+import { moveClock, stopClock } from "../harness/clock.ts";
 import { raceTo } from "./barrier.ts";
+import { startClockedPair } from "./clocked-pair.ts";
 import { createPending, eventsOf, letExpire } from "./pending.ts";
 import { newPhone, type SmsFields, smsSource } from "./sms-source.ts";
 
-const service = await startTestService({ ROLES: "api" });
-await installClock(service.db);
-const clocked = { DATABASE_URL: byTheClock(service.databaseUrl) };
-const [here, there] = await Promise.all([service.startAnother(clocked), service.startAnother(clocked)]);
+const { service, here, there } = await startClockedPair();
 const project = await here.createProject();
 const shop = merchant(here.httpUrl, project.liveKey);
 const sourceHere = smsSource(here);
 const sourceThere = smsSource(there);
-
-afterEach(() => resetClock(service.db));
 
 const start = new Date("2031-05-01T00:00:00.000Z");
 

@@ -1,7 +1,7 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { type Client, Code } from "@connectrpc/connect";
 import type pg from "pg";
-import { afterEach, describe, expect, test, vi } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { CodeFormat, ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
@@ -12,26 +12,21 @@ import {
 } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { freshSeconds } from "../../src/storage/creations.ts";
 import { type Answer, merchant } from "../gateway/merchant.ts";
-import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
+import { moveClock, stopClock } from "../harness/clock.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { tablesWith } from "../harness/every-table.ts";
-import { startTestService } from "../harness/service.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
 import { createWindow } from "../window/open-window.ts";
 import { untilWaiting } from "./barrier.ts";
+import { startClockedPair } from "./clocked-pair.ts";
 import { createPending, eventsOf, letExpire, type Pending, uuidOf } from "./pending.ts";
 import { newPhone, smsSource } from "./sms-source.ts";
 
-const service = await startTestService({ ROLES: "api" });
-await installClock(service.db);
-const clocked = { DATABASE_URL: byTheClock(service.databaseUrl) };
-const [here, there] = await Promise.all([service.startAnother(clocked), service.startAnother(clocked)]);
+const { service, clocked, here, there } = await startClockedPair();
 const project = await here.createProject();
 const shop = merchant(here.httpUrl, project.liveKey);
 const shopThere = merchant(there.httpUrl, project.liveKey);
 const rpc = there.client(VerificationService, project.liveKey);
-
-afterEach(() => resetClock(service.db));
 
 const pending = (request: object = {}) => createPending(shop, request);
 

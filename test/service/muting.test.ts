@@ -1,21 +1,16 @@
-import { afterEach, describe, expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { merchant } from "../gateway/merchant.ts";
-import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
-import { startTestService } from "../harness/service.ts";
+import { moveClock, stopClock } from "../harness/clock.ts";
 import { raceTo } from "./barrier.ts";
+import { startClockedPair } from "./clocked-pair.ts";
 import { createPending, letExpire } from "./pending.ts";
 import { newPhone, type SmsFields, smsSource } from "./sms-source.ts";
 
-const service = await startTestService({ ROLES: "api" });
-await installClock(service.db);
-const clocked = { DATABASE_URL: byTheClock(service.databaseUrl) };
-const [here, there] = await Promise.all([service.startAnother(clocked), service.startAnother(clocked)]);
+const { service, here, there } = await startClockedPair();
 const project = await here.createProject();
 const shop = merchant(here.httpUrl, project.liveKey);
 const testShop = merchant(here.httpUrl, project.testKey);
 const [sourceHere, sourceThere] = [smsSource(here), smsSource(there)];
-
-afterEach(() => resetClock(service.db));
 
 const start = new Date("2031-05-01T00:00:00.000Z");
 const minute = 60_000;

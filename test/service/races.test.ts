@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
@@ -7,17 +7,14 @@ import {
   VerificationStatus,
 } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
-import { byTheClock, installClock, moveClock, resetClock, stopClock } from "../harness/clock.ts";
-import { startTestService } from "../harness/service.ts";
+import { moveClock, stopClock } from "../harness/clock.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
 import { raceTo, untilWaiting } from "./barrier.ts";
+import { startClockedPair } from "./clocked-pair.ts";
 import { createPending, eventsOf, letExpire, type Pending, uuidOf } from "./pending.ts";
 import { newPhone, type SmsFields, smsSource } from "./sms-source.ts";
 
-const service = await startTestService({ ROLES: "api" });
-await installClock(service.db);
-const clocked = { DATABASE_URL: byTheClock(service.databaseUrl) };
-const [here, there] = await Promise.all([service.startAnother(clocked), service.startAnother(clocked)]);
+const { service, here, there } = await startClockedPair();
 const project = await here.createProject({ rateLimitPerMinute: 1_000_000 });
 const [shopHere, shopThere] = [
   merchant(here.httpUrl, project.liveKey),
@@ -25,8 +22,6 @@ const [shopHere, shopThere] = [
 ];
 const [sourceHere, sourceThere] = [smsSource(here), smsSource(there)];
 const listing = there.client(VerificationService, project.liveKey);
-
-afterEach(() => resetClock(service.db));
 
 const start = new Date("2031-05-01T00:00:00.000Z");
 const validityMs = 600_000;

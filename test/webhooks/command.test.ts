@@ -13,7 +13,15 @@ import { startGrpcPeer } from "../cli/grpc-peer.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { framed } from "../rpc/raw-grpc.ts";
 import { answerWith, type Receiver, refuseForLong, startReceiver, verified } from "./receiver.ts";
-import { attempted, delivered, deliveriesOf, deliveryWhen, openShop, type Shop } from "./shop.ts";
+import {
+  attempted,
+  cancelledCopies,
+  delivered,
+  deliveriesOf,
+  deliveryWhen,
+  openShop,
+  type Shop,
+} from "./shop.ts";
 
 let service: TestService;
 let environment: Record<string, string>;
@@ -299,15 +307,7 @@ test("a page of deliveries is no larger than most gRPC libraries accept, whateve
   await deliveryWhen(service, id, delivered);
   // 199 more deliveries with ten attempts each, whose answers were Korean, but not in UTF-8.
   await service.db.query(
-    `WITH made AS (
-       INSERT INTO verification (id, project_id, environment, mode, status, client_reference, state, destination, sms_text,
-         created_at, expires_at, webhook_configuration_id)
-       SELECT uuidv7(n * interval '1 millisecond'), v.project_id, v.environment, v.mode, 'cancelled', '', '', v.destination, '',
-         v.created_at, v.expires_at, v.webhook_configuration_id
-       FROM verification v, generate_series(1, 199) n WHERE v.id = $1
-       RETURNING id, webhook_configuration_id
-     ),
-     happened AS (INSERT INTO event SELECT id, 'verification.cancelled', now() FROM made),
+    `WITH ${cancelledCopies(199)},
      owed AS (
        INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts, failures, resends)
        SELECT id, webhook_configuration_id, 'failed', 10, 10, 0 FROM made
@@ -377,15 +377,7 @@ test("deliveries can be filtered by state, and however many newer ones do not ma
 
   // 2,500 newer deliveries in another state.
   await service.db.query(
-    `WITH made AS (
-       INSERT INTO verification (id, project_id, environment, mode, status, client_reference, state, destination, sms_text,
-         created_at, expires_at, webhook_configuration_id)
-       SELECT uuidv7(n * interval '1 millisecond'), v.project_id, v.environment, v.mode, 'cancelled', '', '', v.destination, '',
-         v.created_at, v.expires_at, v.webhook_configuration_id
-       FROM verification v, generate_series(1, 2500) n WHERE v.id = $1
-       RETURNING id, webhook_configuration_id
-     ),
-     happened AS (INSERT INTO event SELECT id, 'verification.cancelled', now() FROM made)
+    `WITH ${cancelledCopies(2_500)}
      INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts, failures, resends)
      SELECT id, webhook_configuration_id, 'failed', 0, 0, 0 FROM made`,
     [decodeId("vrf_", arrived[0] ?? "")],

@@ -12,7 +12,7 @@ import { plainEnvironment } from "../harness/environment.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { raceTo, untilWaiting } from "../service/barrier.ts";
 import { answerWith, hang, startReceiver, untilReceived } from "./receiver.ts";
-import { delivered, deliveriesOf, deliveryWhen, endLease, openShop } from "./shop.ts";
+import { cancelledCopies, delivered, deliveriesOf, deliveryWhen, endLease, openShop } from "./shop.ts";
 
 const program = path.join(import.meta.dirname, "../../bin/start.mjs");
 
@@ -344,15 +344,7 @@ test("setting a webhook again does not hold up results once it has gone on to mo
   const place = { projectId: shop.projectId, environment: Environment.LIVE };
   // The one whose result arrives is held back first, and one more than are held back at once are left.
   await service.db.query(
-    `WITH made AS (
-       INSERT INTO verification (id, project_id, environment, mode, status, client_reference, state, destination, sms_text,
-         created_at, expires_at, webhook_configuration_id)
-       SELECT uuidv7(n * interval '1 millisecond'), v.project_id, v.environment, v.mode, 'cancelled', '', '', v.destination, '',
-         v.created_at, v.expires_at, v.webhook_configuration_id
-       FROM verification v, generate_series(1, 5000) n WHERE v.id = $1
-       RETURNING id, webhook_configuration_id
-     ),
-     happened AS (INSERT INTO event SELECT id, 'verification.cancelled', now() FROM made),
+    `WITH ${cancelledCopies(5_000)},
      due AS (
        INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts, next_attempt_at)
        SELECT id, webhook_configuration_id, 'pending', 0, now() + interval '2 minutes' FROM made

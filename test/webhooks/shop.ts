@@ -128,3 +128,18 @@ export async function secondsUntilNext(service: TestService, verificationId: str
   );
   return rows[0]?.seconds;
 }
+
+/**
+ * CTEs of a statement that adds so many copies of the verification with the UUID $1, newer ones, cancelled and with their events.
+ * `made` has their ids, and that of their webhook.
+ */
+export const cancelledCopies = (count: number) => `
+     made AS (
+       INSERT INTO verification (id, project_id, environment, mode, status, client_reference, state, destination, sms_text,
+         created_at, expires_at, webhook_configuration_id)
+       SELECT uuidv7(n * interval '1 millisecond'), v.project_id, v.environment, v.mode, 'cancelled', '', '', v.destination, '',
+         v.created_at, v.expires_at, v.webhook_configuration_id
+       FROM verification v, generate_series(1, ${count}) n WHERE v.id = $1
+       RETURNING id, webhook_configuration_id
+     ),
+     happened AS (INSERT INTO event SELECT id, 'verification.cancelled', now() FROM made)`;
