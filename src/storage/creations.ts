@@ -218,6 +218,22 @@ LEFT JOIN known i ON i.position = r.position
 LEFT JOIN LATERAL (SELECT * FROM verification v WHERE v.id = i.verification_id OFFSET 0) v ON true`,
 };
 
+/** The columns of `createStatement` before those of the first answer. */
+type CreationRow = readonly [
+  position: number,
+  calls: unknown,
+  granted: unknown,
+  callLimit: unknown,
+  isCreated: boolean,
+  isReserved: boolean,
+  createdAt: number,
+  expiresAt: number,
+  secondsToNextMonth: unknown,
+  isOfNow: boolean,
+  isInUse: boolean,
+];
+const firstAnswerColumn = 11;
+
 /** Reads the recorded responses of keys that were lost in a race. */
 const firstAnswerStatement = {
   name: "first_answer",
@@ -392,30 +408,29 @@ async function createBatch(
   const outcomes = new Array<Outcome>(items.length);
   const created = new Map<number, CreatedVerification>();
   const undecided: Undecided[] = [];
-  const usages = rows.map((row) =>
-    usageOf(batchCharges.ranks[row[0] as number] ?? 0, row[1], row[2], row[3], row[8]),
-  );
+  const usages = rows.map((row) => {
+    const [position, calls, granted, limit, , , , , seconds] = row as unknown as CreationRow;
+    return usageOf(batchCharges.ranks[position] ?? 0, calls, granted, limit, seconds);
+  });
   pipeline.observer.charged(countCharged(usages));
   for (const [index, row] of rows.entries()) {
-    const position = row[0] as number;
+    const [position, , , , isCreated, isReserved, createdAt, expiresAt, , isOfNow, isInUse] =
+      row as unknown as CreationRow;
     const { request } = items[position] as ChargedCreation;
     const usage = usages[index];
     if (usage instanceof UsageLimitReached) {
       outcomes[position] = usage;
-    } else if (row[4] === true) {
-      const answer = answerOf(request, row[6] as number, row[7] as number);
+    } else if (isCreated) {
+      const answer = answerOf(request, createdAt, expiresAt);
       created.set(position, answer);
       outcomes[position] = { usage, value: { kind: "created", created: answer } };
-    } else if (row[11] !== null) {
-      outcomes[position] = { usage, value: repeated(request, row, 11) };
+    } else if (row[firstAnswerColumn] !== null) {
+      outcomes[position] = { usage, value: repeated(request, row, firstAnswerColumn) };
     } else {
-      undecided.push({
-        position,
-        request,
-        usage,
-        reserved: row[5] === true,
-        refused: refusalOf(row),
-      });
+      const refused: CreationOutcome = isOfNow
+        ? { kind: isInUse ? "code_taken" : "number_removed" }
+        : { kind: "id_outdated", now: createdAt };
+      undecided.push({ position, request, usage, reserved: isReserved, refused });
     }
   }
 
@@ -452,12 +467,6 @@ interface Undecided {
   readonly reserved: boolean;
   /** Why no code was reserved for it, unless it shares its key with a request that has created. */
   readonly refused: CreationOutcome;
-}
-
-/** Why the careful path has reserved no code, from the columns `created_at`, `of_now` and `in_use` of a row. */
-function refusalOf(row: readonly unknown[]): CreationOutcome {
-  if (row[9] !== true) return { kind: "id_outdated", now: row[6] as number };
-  return { kind: row[10] === true ? "code_taken" : "number_removed" };
 }
 
 /** Gives requests that lost their keys the responses of the winners. */
