@@ -4,9 +4,9 @@ import closeWithGrace from "close-with-grace";
 import type { Logger } from "pino";
 import { type Config, parseConfig, SettingError } from "./config.ts";
 import { endAtOnce, endSignals } from "./end-signals.ts";
-import { createLog } from "./log.ts";
-import { stepLogLevel } from "./log-level.ts";
-import { type LogOutput, openLogOutput } from "./log-output.ts";
+import { createLog } from "./log/log.ts";
+import { stepLogLevel } from "./log/log-level.ts";
+import { type LogOutput, openLogOutput } from "./log/log-output.ts";
 import { type RunningService, startService } from "./service.ts";
 import { causeOf, oneLine } from "./setting-errors.ts";
 

@@ -11,7 +11,7 @@ import { makeDemoProject } from "./core/demo-project.ts";
 import type { Tracing } from "./core/tracing.ts";
 import { createTransitionHub } from "./core/transition-hub.ts";
 import { deprecations as contractDeprecations, type Deprecation } from "./gateway/deprecations.ts";
-import type { LogOutput } from "./log-output.ts";
+import type { LogOutput } from "./log/log-output.ts";
 import { openStorage } from "./open-storage.ts";
 import { createMetrics } from "./ops/metrics.ts";
 import { createOpsServer } from "./ops/ops-server.ts";

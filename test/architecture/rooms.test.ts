@@ -13,10 +13,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   config: [],
   "cache-size": [],
   "running-time": [],
-  log: ["failures", "log-output", "repeated-lines"],
-  "repeated-lines": [],
-  "log-level": [],
-  "log-output": [],
+  log: ["failures"],
   welcome: [],
   "admin-token": ["config", "core", "storage"],
   storage: ["cache-size", "core", "failures", "gen", "running-time"],
@@ -63,7 +60,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
     "config",
     "core",
     "gateway",
-    "log-output",
+    "log",
     "open-storage",
     "ops",
     "setting-errors",
@@ -75,7 +72,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
     "window",
     "worker",
   ],
-  main: ["config", "end-signals", "log", "log-level", "log-output", "service", "setting-errors"],
+  main: ["config", "end-signals", "log", "service", "setting-errors"],
 };
 
 /** Packages that only some rooms may use. */
@@ -93,8 +90,6 @@ const keptPackages: readonly { readonly packages: RegExp; readonly rooms: readon
     packages: /^pino(-pretty)?$/,
     rooms: [
       "log",
-      "log-level",
-      "log-output",
       "gateway",
       "rpc",
       "main",

@@ -13,8 +13,8 @@ import {
 import { type CreateProjectRequest, ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import type { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
-import { createLog } from "../../src/log.ts";
-import { openLogOutput } from "../../src/log-output.ts";
+import { createLog } from "../../src/log/log.ts";
+import { openLogOutput } from "../../src/log/log-output.ts";
 import { type StartOptions, startService } from "../../src/service.ts";
 import { directoryChannel } from "../../src/storage/notices.ts";
 import { createDatabase, openPool, type TestDatabase } from "./database.ts";

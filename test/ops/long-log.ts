@@ -1,6 +1,6 @@
 /** Writes more lines than a reader takes at once, and ends like the service. */
 
-import { openLogOutput } from "../../src/log-output.ts";
+import { openLogOutput } from "../../src/log/log-output.ts";
 
 const output = openLogOutput();
 for (let line = 0; line < 3_000; line++) {

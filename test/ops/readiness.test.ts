@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { parseConfig } from "../../src/config.ts";
-import { createLog } from "../../src/log.ts";
+import { createLog } from "../../src/log/log.ts";
 import { createReadiness } from "../../src/ops/readiness.ts";
 import { startService } from "../../src/service.ts";
 import { startTestService } from "../harness/service.ts";

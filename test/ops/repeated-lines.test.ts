@@ -1,6 +1,6 @@
 import { beforeEach, expect, onTestFinished, test, vi } from "vitest";
 import { Failure } from "../../src/failures.ts";
-import { createLog } from "../../src/log.ts";
+import { createLog } from "../../src/log/log.ts";
 
 const written: string[] = [];
 const output = { waitingBytes: 0, droppedLines: 0, end: async () => {} };

@@ -23,8 +23,8 @@ import {
   ServiceTokenService,
 } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
-import { createLog } from "../../src/log.ts";
-import { openLogOutput } from "../../src/log-output.ts";
+import { createLog } from "../../src/log/log.ts";
+import { openLogOutput } from "../../src/log/log-output.ts";
 import { startService } from "../../src/service.ts";
 import { startEmbeddedPostgres } from "../../src/storage/embedded-postgres.ts";
 import { retryWhileUnavailable } from "../harness/service.ts";

@@ -6,7 +6,7 @@ import { text } from "node:stream/consumers";
 import { setImmediate } from "node:timers/promises";
 import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { Closers } from "../../src/closers.ts";
-import { createLog } from "../../src/log.ts";
+import { createLog } from "../../src/log/log.ts";
 import { type DatabaseProxy, startDatabaseProxy } from "../faults/database-proxy.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { createDatabase, openPool } from "../harness/database.ts";

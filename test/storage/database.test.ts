@@ -1,8 +1,8 @@
 import pg from "pg";
 import { afterAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import { parseConfig } from "../../src/config.ts";
-import { createLog } from "../../src/log.ts";
-import { openLogOutput } from "../../src/log-output.ts";
+import { createLog } from "../../src/log/log.ts";
+import { openLogOutput } from "../../src/log/log-output.ts";
 import { startService } from "../../src/service.ts";
 import { watchConnections } from "../../src/storage/connection-watch.ts";
 import { inTransaction, openDatabase, runStatement } from "../../src/storage/database.ts";

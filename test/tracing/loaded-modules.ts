@@ -12,8 +12,8 @@ registerHooks({
 
 const { parseConfig } = await import("../../src/config.ts");
 const { startService } = await import("../../src/service.ts");
-const { createLog } = await import("../../src/log.ts");
-const { openLogOutput } = await import("../../src/log-output.ts");
+const { createLog } = await import("../../src/log/log.ts");
+const { openLogOutput } = await import("../../src/log/log-output.ts");
 
 const config = parseConfig({ ...process.env, PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", LOG_LEVEL: "silent" });
 const service = await startService(config, createLog(config.logLevel, openLogOutput()));

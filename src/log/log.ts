@@ -1,5 +1,5 @@
 import { type DestinationStream, type Logger, pino } from "pino";
-import { Failure } from "./failures.ts";
+import { Failure } from "../failures.ts";
 import type { LogOutput } from "./log-output.ts";
 import { countRepetitions, type ErrorLine } from "./repeated-lines.ts";
 
