@@ -20,7 +20,7 @@ export interface FaultyCall {
 }
 
 /** How long a complete response waits for its client, which may grant no HTTP/2 window and hold the response for ever. */
-const takenWithinMs = 10_000;
+const responseTimeoutMs = 10_000;
 
 /**
  * Adapts refusals: errors that Connect itself makes of a fault also get the catalogue's code, and the message becomes a
@@ -38,24 +38,24 @@ export function grpcResponse(parts: {
 }): typeof Http2ServerResponse {
   const { methods, streamedAnswers, onAnswer, onFault } = parts;
   return class<Request extends Http2ServerRequest> extends Http2ServerResponse<Request> {
-    #isToBeTaken = false;
+    #isTimeLimited = false;
 
     // A response that is larger than the window ends only when the client takes it, so its time limit starts here.
     override writeHead(...head: unknown[]): this {
-      if (!streamedAnswers.has(this.#method)) this.#toBeTaken();
+      if (!streamedAnswers.has(this.#method)) this.#limitTime();
       return super.writeHead(...(head as Parameters<Http2ServerResponse["writeHead"]>));
     }
 
     override end(...last: unknown[]): this {
-      this.#toBeTaken();
+      this.#limitTime();
       return super.end(...(last as Parameters<Http2ServerResponse["end"]>));
     }
 
-    #toBeTaken(): void {
+    #limitTime(): void {
       const { stream } = this;
-      if (this.#isToBeTaken || isOver(stream)) return;
-      this.#isToBeTaken = true;
-      const timer = setTimeout(() => stream.close(http2.constants.NGHTTP2_CANCEL), takenWithinMs);
+      if (this.#isTimeLimited || isOver(stream)) return;
+      this.#isTimeLimited = true;
+      const timer = setTimeout(() => stream.close(http2.constants.NGHTTP2_CANCEL), responseTimeoutMs);
       stream.once("close", () => clearTimeout(timer));
       onAnswer(stream);
     }
@@ -77,10 +77,10 @@ export function grpcResponse(parts: {
 
     override addTrailers(trailers: OutgoingHttpHeaders): void {
       if (trailers["grpc-status"] === "0") super.addTrailers(trailers);
-      else super.addTrailers(readable(this.#inOurWords(trailers)));
+      else super.addTrailers(readable(this.#withOwnError(trailers)));
     }
 
-    #inOurWords(trailers: OutgoingHttpHeaders): OutgoingHttpHeaders {
+    #withOwnError(trailers: OutgoingHttpHeaders): OutgoingHttpHeaders {
       const method = this.#method;
       if ("grpc-status-details-bin" in trailers || !methods.has(method) || isOver(this.stream))
         return trailers;

@@ -6,6 +6,9 @@ import type {
   UniversalServerResponse,
 } from "@connectrpc/connect/protocol";
 
+/** Length of gRPC's prefix of each message: a byte of flags, and four of the message's length. */
+export const prefixBytes = 5;
+
 /** Returns the same handler, except that `answer` handles its requests. */
 export function around(
   handler: UniversalHandler,

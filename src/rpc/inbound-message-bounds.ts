@@ -7,20 +7,19 @@ import type { Compression, UniversalHandler } from "@connectrpc/connect/protocol
 import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
 import { callKey } from "./call-context.ts";
 import { ownerOf } from "./caller-bounds.ts";
-import { around, bytesOf } from "./handlers.ts";
+import { around, bytesOf, prefixBytes } from "./handlers.ts";
 import { FieldCount, uncountedBytes } from "./inbound-field-count.ts";
 import type { MemoryBudget } from "./memory-budget.ts";
 import { incompleteMessage, malformedMessage, tooLargeMessage } from "./message-errors.ts";
 
-const prefixBytes = 5;
 /** The compression bit of an envelope's flags. Over gRPC, Connect ignores all other bits. */
-const isPacked = 0b1;
+const isCompressed = 0b1;
 /** A request up to this size, which is 200 messages, is held without reserving room. */
 const unreservedBytes = 64 * 1024;
 /** The gateway's timeout for a request: how long the rest of a request that has begun may take. */
 const restWithinMs = 10_000;
 
-/** Tracks the envelopes of a stream: gRPC's prefix of five bytes, then a message. */
+/** Tracks the envelopes of a stream, each gRPC's prefix and a message. */
 class Envelopes {
   readonly #maxBytes: number;
   #prefixBytes = 0;
@@ -73,7 +72,7 @@ class Envelopes {
       at = to;
       if (this.#left > 0) continue;
       this.#prefixBytes = 0;
-      if ((this.#flags & isPacked) !== 0 || this.#length > unreservedBytes) this.endOfLarge = at;
+      if ((this.#flags & isCompressed) !== 0 || this.#length > unreservedBytes) this.endOfLarge = at;
     }
     return undefined;
   }
@@ -89,7 +88,7 @@ class Envelopes {
     if (this.#prefixBytes < prefixBytes) return;
     this.#left = this.#length;
     this.ordinal += 1;
-    const isToBeCounted = (this.#flags & isPacked) === 0 && this.#length > uncountedBytes;
+    const isToBeCounted = (this.#flags & isCompressed) === 0 && this.#length > uncountedBytes;
     this.#count = isToBeCounted ? new FieldCount(this.#length) : undefined;
     if (this.#left === 0) this.#prefixBytes = 0;
   }
@@ -120,7 +119,7 @@ function counted(body: AsyncIterable<Uint8Array>, maxBytes: number, enter: Enter
       /** What is passed on before anything else is read. */
       let pieces: Uint8Array[] = [];
       const nextPiece = () => ({ done: false, value: pieces.shift() as Uint8Array });
-      const look = (result: IteratorResult<Uint8Array>) => {
+      const passOn = (result: IteratorResult<Uint8Array>) => {
         if (result.done) {
           // Connect takes a stream that ends right behind a prefix for complete.
           if (envelopes.isCut) throw malformedMessage();
@@ -158,7 +157,7 @@ function counted(body: AsyncIterable<Uint8Array>, maxBytes: number, enter: Enter
           );
         });
         try {
-          return look(await Promise.race([chunks.next(), tooLate]));
+          return passOn(await Promise.race([chunks.next(), tooLate]));
         } catch (error) {
           leaveRoom();
           throw error;
@@ -171,7 +170,7 @@ function counted(body: AsyncIterable<Uint8Array>, maxBytes: number, enter: Enter
         next: () => {
           if (pieces.length > 0) return Promise.resolve(nextPiece());
           if (refused) return refuse();
-          return envelopes.unfinished > 0 ? rest() : chunks.next().then(look);
+          return envelopes.unfinished > 0 ? rest() : chunks.next().then(passOn);
         },
         return: async () => {
           leaveRoom();

@@ -44,7 +44,7 @@ import {
   parseTimeout,
   setTrailerStatus,
 } from "@connectrpc/connect/protocol-grpc";
-import { around, bytesOf } from "./handlers.ts";
+import { around, bytesOf, prefixBytes } from "./handlers.ts";
 
 /** The options of Connect's router that its own handlers of unary calls go by. */
 export interface UnaryOptions {
@@ -56,9 +56,6 @@ export interface UnaryOptions {
 }
 
 type UnarySpec = MethodImplSpec & { readonly kind: "unary" };
-
-/** Flags and length. */
-const envelopeHeadBytes = 5;
 
 /** Frees what waits for the end of a call. Without a reason, an error with its stack would be created for each call. */
 const callIsOver = new ConnectError("the call is over", Code.Canceled);
@@ -154,12 +151,12 @@ export function answerUnary(
   /** The message of a chunk that is just its envelope, within the limit; undefined for any other chunk. */
   function wholeMessage(chunk: Uint8Array) {
     const { byteOffset, byteLength } = chunk;
-    const dataBytes = byteLength - envelopeHeadBytes;
+    const dataBytes = byteLength - prefixBytes;
     if (dataBytes < 0) return undefined;
-    const head = new DataView(chunk.buffer, byteOffset, envelopeHeadBytes);
-    if (head.getUint8(0) !== 0 || head.getUint32(1) !== dataBytes) return undefined;
+    const prefix = new DataView(chunk.buffer, byteOffset, prefixBytes);
+    if (prefix.getUint8(0) !== 0 || prefix.getUint32(1) !== dataBytes) return undefined;
     try {
-      return parse(chunk.subarray(envelopeHeadBytes));
+      return parse(chunk.subarray(prefixBytes));
     } catch {
       return undefined;
     }

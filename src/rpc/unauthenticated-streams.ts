@@ -18,8 +18,8 @@ const mostRefusals = 10_000;
  * cannot use up its room; on a connection that has presented a valid credential, it is not counted until then.
  */
 export interface UnauthenticatedStreams {
-  /** False if there is no room; the stream was then refused. `asksWho`: the stream has a credential that will be looked up. */
-  open(stream: ServerHttp2Stream, address: string, asksWho: boolean): boolean;
+  /** False if there is no room; the stream was then refused. `hasCredential`: it will be looked up. */
+  open(stream: ServerHttp2Stream, address: string, hasCredential: boolean): boolean;
   /** Reports that the stream's credential is valid. */
   admit(stream: ServerHttp2Stream): void;
   /** Whether the connection has presented a valid credential. */
@@ -42,13 +42,13 @@ export function limitUnauthenticatedStreams(): UnauthenticatedStreams {
   const unauthenticated = new StreamBounds(unauthenticatedLimits);
   const authenticating = new StreamBounds(authenticatingLimits);
   const places = new WeakMap<ServerHttp2Stream, Place>();
-  const withCallers = new WeakSet<Http2Session>();
+  const knownSessions = new WeakSet<Http2Session>();
   let refusals = 0;
 
-  function take(stream: ServerHttp2Stream, network: string, isInQuestion: boolean): boolean {
-    const giveBack = (isInQuestion ? authenticating : unauthenticated).take(network);
+  function take(stream: ServerHttp2Stream, network: string, isAuthenticating: boolean): boolean {
+    const giveBack = (isAuthenticating ? authenticating : unauthenticated).take(network);
     if (typeof giveBack === "string") return false;
-    places.set(stream, { network, isAuthenticating: isInQuestion, giveBack });
+    places.set(stream, { network, isAuthenticating, giveBack });
     return true;
   }
 
@@ -57,7 +57,7 @@ export function limitUnauthenticatedStreams(): UnauthenticatedStreams {
     places.delete(this);
   }
 
-  /** Moves a stream from those in question to the unauthenticated ones; false if there is no room. */
+  /** Moves a stream whose credential is being looked up to the unauthenticated ones; false if there is no room. */
   function moveToUnauthenticated(stream: ServerHttp2Stream): boolean {
     const place = places.get(stream);
     // The stream is closed, or counted as unauthenticated already.
@@ -82,15 +82,16 @@ export function limitUnauthenticatedStreams(): UnauthenticatedStreams {
   }
 
   return {
-    open(stream, address, asksWho) {
-      if (asksWho && stream.session !== undefined && withCallers.has(stream.session)) {
+    open(stream, address, hasCredential) {
+      if (hasCredential && stream.session !== undefined && knownSessions.has(stream.session)) {
         places.set(stream, { network: networkOf(address), isAuthenticating: true, giveBack: () => {} });
         return true;
       }
       // A stream that is over already would not emit `close` again.
       if (isOver(stream)) return false;
-      if (!take(stream, networkOf(address), asksWho)) {
-        if (asksWho) refuse(stream, Code.Unavailable, "too many calls are being authenticated: try again");
+      if (!take(stream, networkOf(address), hasCredential)) {
+        if (hasCredential)
+          refuse(stream, Code.Unavailable, "too many calls are being authenticated: try again");
         else refuse(stream, Code.ResourceExhausted, "too many unauthenticated streams are open: close some");
         return false;
       }
@@ -100,10 +101,10 @@ export function limitUnauthenticatedStreams(): UnauthenticatedStreams {
 
     admit(stream) {
       leave.call(stream);
-      if (stream.session !== undefined) withCallers.add(stream.session);
+      if (stream.session !== undefined) knownSessions.add(stream.session);
     },
 
-    isKnown: (session) => withCallers.has(session),
+    isKnown: (session) => knownSessions.has(session),
 
     answered(stream) {
       if (!moveToUnauthenticated(stream)) stream.close(http2.constants.NGHTTP2_REFUSED_STREAM);
