@@ -1,7 +1,7 @@
 /** How long a start takes, with an existing embedded database and with a Postgres that is already running. */
 
 import path from "node:path";
-import { startEmbeddedPostgres } from "../src/storage/embedded-postgres.ts";
+import { startEmbeddedPostgres } from "../src/storage/embedded/embedded-postgres.ts";
 import type { Endings } from "./endings.ts";
 import { median } from "./load.ts";
 import { databaseUrlOf, startReady } from "./ready-service.ts";

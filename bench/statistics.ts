@@ -15,7 +15,7 @@ import { newCredential } from "../src/core/credential.ts";
 import { encodeId } from "../src/core/ids.ts";
 import { StatisticsService } from "../src/gen/proto/phoneproof/v1/statistics_pb.ts";
 import { Environment } from "../src/gen/proto/phoneproof/v1/verification_pb.ts";
-import { startEmbeddedPostgres } from "../src/storage/embedded-postgres.ts";
+import { startEmbeddedPostgres } from "../src/storage/embedded/embedded-postgres.ts";
 import { applyMigrations } from "../src/storage/migrations.ts";
 import { type Endings, runCounted } from "./endings.ts";
 import { databaseUrlOf, startReady } from "./ready-service.ts";

@@ -9,7 +9,7 @@ import os from "node:os";
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
-import { startEmbeddedPostgres } from "../src/storage/embedded-postgres.ts";
+import { startEmbeddedPostgres } from "../src/storage/embedded/embedded-postgres.ts";
 import { applyMigrations } from "../src/storage/migrations.ts";
 import { ChildProgram } from "./child.ts";
 import { type Endings, runCounted } from "./endings.ts";

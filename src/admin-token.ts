@@ -2,7 +2,7 @@ import { chmod, readFile, rename, rm, writeFile } from "node:fs/promises";
 import path from "node:path";
 import { adminToken, SettingError } from "./config.ts";
 import { newCredential } from "./core/credential.ts";
-import { giveToOwner } from "./storage/data-directory.ts";
+import { giveToOwner } from "./storage/embedded/data-directory.ts";
 
 /**
  * Returns the installation's admin token from DATA_DIR/admin-token, and creates it at the first start: whoever can read

@@ -12,7 +12,7 @@ import { oneLine, withDatabaseErrors, withEmbeddedDatabaseErrors } from "./setti
 import { readBacklog } from "./storage/backlog.ts";
 import { type Database, openDatabase } from "./storage/database.ts";
 import { isAnsweredWithError } from "./storage/database-errors.ts";
-import { startEmbeddedPostgres } from "./storage/embedded-postgres.ts";
+import { startEmbeddedPostgres } from "./storage/embedded/embedded-postgres.ts";
 import { applyMigrations, createSchemaCheck, type MigrationProgress } from "./storage/migrations.ts";
 import { createNotices, type NoticeListeners, requireNotices } from "./storage/notices.ts";
 import { readLeakingLogSettings } from "./storage/server-log.ts";

@@ -8,7 +8,7 @@ import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import { newCredential } from "../../src/core/credential.ts";
-import { chooseLaunch } from "../../src/storage/postgres-launch.ts";
+import { chooseLaunch } from "../../src/storage/embedded/postgres-launch.ts";
 import { startBalancer } from "./balancer.ts";
 import { startPooler } from "./pooler.ts";
 import { freePorts } from "./ports.ts";

@@ -4,7 +4,7 @@ import { execFile } from "node:child_process";
 import { chown, rename, writeFile } from "node:fs/promises";
 import path from "node:path";
 import { promisify } from "node:util";
-import type { Launch } from "../../src/storage/postgres-launch.ts";
+import type { Launch } from "../../src/storage/embedded/postgres-launch.ts";
 import { databaseName, databaseUser } from "./postgres.ts";
 import { endProcess, type Process, startProcess } from "./processes.ts";
 

@@ -5,7 +5,7 @@ import { rm, writeFile } from "node:fs/promises";
 import path from "node:path";
 import { promisify } from "node:util";
 import pg from "pg";
-import { chownTree, type Launch } from "../../src/storage/postgres-launch.ts";
+import { chownTree, type Launch } from "../../src/storage/embedded/postgres-launch.ts";
 import { redactingLogSettings } from "../../src/storage/server-log.ts";
 import { endProcess, type Process, startProcess, until } from "./processes.ts";
 

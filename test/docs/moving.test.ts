@@ -6,7 +6,7 @@ import os from "node:os";
 import path from "node:path";
 import type pg from "pg";
 import { expect, onTestFinished, test } from "vitest";
-import { startEmbeddedPostgres } from "../../src/storage/embedded-postgres.ts";
+import { startEmbeddedPostgres } from "../../src/storage/embedded/embedded-postgres.ts";
 import { applyMigrations } from "../../src/storage/migrations.ts";
 import { noteAbsence } from "../harness/absent-tools.ts";
 import { createDatabase, openPool } from "../harness/database.ts";

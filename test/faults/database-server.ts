@@ -6,8 +6,8 @@ import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { promisify } from "node:util";
 import pg from "pg";
-import { startEmbeddedPostgres } from "../../src/storage/embedded-postgres.ts";
-import { readPidFile } from "../../src/storage/postgres-orphans.ts";
+import { startEmbeddedPostgres } from "../../src/storage/embedded/embedded-postgres.ts";
+import { readPidFile } from "../../src/storage/embedded/postgres-orphans.ts";
 
 const run = promisify(execFile);
 

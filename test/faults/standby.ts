@@ -4,7 +4,7 @@ import { spawn } from "node:child_process";
 import { appendFile, cp, writeFile } from "node:fs/promises";
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
-import { chooseLaunch, chownTree } from "../../src/storage/postgres-launch.ts";
+import { chooseLaunch, chownTree } from "../../src/storage/embedded/postgres-launch.ts";
 import { freePorts } from "../harness/ports.ts";
 import {
   type DatabaseServer,

@@ -5,7 +5,7 @@ import os from "node:os";
 import path from "node:path";
 import pg from "pg";
 import type { TestProject } from "vitest/node";
-import { startEmbeddedPostgres } from "../../src/storage/embedded-postgres.ts";
+import { startEmbeddedPostgres } from "../../src/storage/embedded/embedded-postgres.ts";
 import { applyMigrations } from "../../src/storage/migrations.ts";
 
 declare module "vitest" {

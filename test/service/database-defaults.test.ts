@@ -17,7 +17,7 @@ import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.t
 import { createLog } from "../../src/log/log.ts";
 import { openLogOutput } from "../../src/log/log-output.ts";
 import { startService } from "../../src/service.ts";
-import { startEmbeddedPostgres } from "../../src/storage/embedded-postgres.ts";
+import { startEmbeddedPostgres } from "../../src/storage/embedded/embedded-postgres.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { createDatabase, openPool, setSessionDefaults, type TestDatabase } from "../harness/database.ts";
 import { moveExpiry } from "../harness/expiry.ts";

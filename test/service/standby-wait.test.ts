@@ -26,7 +26,7 @@ import { Environment, VerificationService } from "../../src/gen/proto/phoneproof
 import { createLog } from "../../src/log/log.ts";
 import { openLogOutput } from "../../src/log/log-output.ts";
 import { startService } from "../../src/service.ts";
-import { startEmbeddedPostgres } from "../../src/storage/embedded-postgres.ts";
+import { startEmbeddedPostgres } from "../../src/storage/embedded/embedded-postgres.ts";
 import { retryWhileUnavailable } from "../harness/service.ts";
 
 const environment = Environment.LIVE;

@@ -39,11 +39,11 @@ import {
   type EmbeddedPostgres,
   type EmbeddedPostgresOptions,
   startEmbeddedPostgres,
-} from "../../src/storage/embedded-postgres.ts";
-import { initialiseCluster } from "../../src/storage/postgres-cluster.ts";
-import { chooseLaunch } from "../../src/storage/postgres-launch.ts";
-import { reasonIn } from "../../src/storage/postgres-log.ts";
-import { supervise } from "../../src/storage/postgres-process.ts";
+} from "../../src/storage/embedded/embedded-postgres.ts";
+import { initialiseCluster } from "../../src/storage/embedded/postgres-cluster.ts";
+import { chooseLaunch } from "../../src/storage/embedded/postgres-launch.ts";
+import { reasonIn } from "../../src/storage/embedded/postgres-log.ts";
+import { supervise } from "../../src/storage/embedded/postgres-process.ts";
 import { noteAbsence } from "../harness/absent-tools.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 import { startProcess } from "../ops/service-process.ts";
@@ -126,7 +126,7 @@ async function startService(): Promise<{ child: ChildProcess; lines: AsyncIterat
   const require = (file: string) => JSON.stringify(path.join(import.meta.dirname, "../..", file));
   const script = `
     import pg from ${require("node_modules/pg/esm/index.mjs")};
-    import { startEmbeddedPostgres } from ${require("src/storage/embedded-postgres.ts")};
+    import { startEmbeddedPostgres } from ${require("src/storage/embedded/embedded-postgres.ts")};
     const server = await startEmbeddedPostgres({ dataDir: ${JSON.stringify(dataDir)} });
     process.on("SIGINT", async () => {
       const client = new pg.Client(server.connection);
@@ -277,7 +277,7 @@ test("other accounts cannot change a data directory that is created, whatever th
   const created = path.join(await emptyDirectory(), "above/data");
   const program = `
     process.umask(0);
-    const { makeDirectory } = await import(${JSON.stringify(import.meta.resolve("../../src/storage/data-directory.ts"))});
+    const { makeDirectory } = await import(${JSON.stringify(import.meta.resolve("../../src/storage/embedded/data-directory.ts"))});
     await makeDirectory(process.argv[1]);
   `;
   await promisify(execFile)(process.execPath, ["--input-type=module", "-e", program, created]);
@@ -359,7 +359,7 @@ if (canRunAsOther)
       test("starts without the capability to give files to that user", async () => {
         await chown(dataDir, otherUid, otherUid);
         await chmod(dataDir, 0o777);
-        const module = path.join(root, "src/storage/data-directory.ts");
+        const module = path.join(root, "src/storage/embedded/data-directory.ts");
         const script = `(await import(${JSON.stringify(module)})).lockDataDir(${JSON.stringify(dataDir)})`;
         await rm(path.join(dataDir, "postgres.lock"));
         const { stderr, status } = spawnSync(

@@ -5,7 +5,10 @@ import path from "node:path";
 import pg from "pg";
 import { afterAll, beforeAll, expect, onTestFinished, test, vi } from "vitest";
 import { type Database, openDatabase } from "../../src/storage/database.ts";
-import { type EmbeddedPostgres, startEmbeddedPostgres } from "../../src/storage/embedded-postgres.ts";
+import {
+  type EmbeddedPostgres,
+  startEmbeddedPostgres,
+} from "../../src/storage/embedded/embedded-postgres.ts";
 import { readLeakingLogSettings } from "../../src/storage/server-log.ts";
 import { createDatabase } from "../harness/database.ts";
 import { startProcess } from "../ops/service-process.ts";

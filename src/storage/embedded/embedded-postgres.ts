@@ -13,14 +13,14 @@ import os from "node:os";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
 import pg from "pg";
+import { failWithLoss } from "../pooled-client.ts";
+import { redactingLogSettings } from "../server-log.ts";
 import { lockDataDir, makeDirectory } from "./data-directory.ts";
-import { failWithLoss } from "./pooled-client.ts";
 import { initialiseCluster, passwordFile } from "./postgres-cluster.ts";
 import { chooseLaunch, chownTree, type Launch } from "./postgres-launch.ts";
 import { openLog } from "./postgres-log.ts";
 import { stopOrphan } from "./postgres-orphans.ts";
 import { startServer, supervise } from "./postgres-process.ts";
-import { redactingLogSettings } from "./server-log.ts";
 
 const ownName = "phoneproof";
 const socketPort = 5432;
