@@ -32,7 +32,7 @@ const longestMs = 4_000;
 const readAtLeast = 16;
 
 /** How often it is checked which connections may be read, and how busy the process is. */
-const lookMs = 100;
+const checkEveryMs = 100;
 
 /** Event loop utilization above which this process is what requests wait for. */
 const busyShare = 0.9;
@@ -85,8 +85,8 @@ export function createConnectionTurns({
   /** Requests finished since the last check: those that were their connection's first or closed it, and further ones. */
   let firsts = 0;
   let furthers = 0;
-  let lookedAt = Number.NEGATIVE_INFINITY;
-  let lookingAgain: NodeJS.Timeout | undefined;
+  let checkedAt = Number.NEGATIVE_INFINITY;
+  let queueTimer: NodeJS.Timeout | undefined;
 
   /**
    * Runs once for all requests that finish together: connections for which there is room are read in the event loop's
@@ -98,11 +98,11 @@ export function createConnectionTurns({
     setImmediate(nextTurns, 0);
   }
 
-  /** Checked at most every tenth of a second, over the time since the last check. */
-  function look(): void {
+  /** Checks how busy the process is, over the time since the last check, which was a tenth of a second ago at least. */
+  function checkLoad(): void {
     const now = clock();
-    if (now - lookedAt < lookMs) return;
-    lookedAt = now;
+    if (now - checkedAt < checkEveryMs) return;
+    checkedAt = now;
     isBusy = busyShareOf() > busyShare;
     areMostFirst = firsts > furthers;
     firsts = 0;
@@ -111,7 +111,7 @@ export function createConnectionTurns({
 
   /** Whether requests wait for this process. */
   function isWaitedFor(): boolean {
-    look();
+    checkLoad();
     return isBusy;
   }
 
@@ -164,8 +164,8 @@ export function createConnectionTurns({
       resumeReading(shift());
     }
     if (first === waiting.length) {
-      clearInterval(lookingAgain);
-      lookingAgain = undefined;
+      clearInterval(queueTimer);
+      queueTimer = undefined;
     }
     if (2 * first >= waiting.length) {
       waiting = waiting.slice(first);
@@ -185,7 +185,7 @@ export function createConnectionTurns({
     if (next.wasRefused) refusedWaiting++;
     // Connections whose turn it was may send nothing, and requests in progress may take long: without a timer the queue might
     // stall.
-    lookingAgain ??= setInterval(nextTurns, lookMs, readAtLeast).unref();
+    queueTimer ??= setInterval(nextTurns, checkEveryMs, readAtLeast).unref();
   }
 
   return {

@@ -23,7 +23,8 @@ export interface LogOutput {
 const maxWaitingBytes = 256 * 1024 * 1024;
 /** At the end, a reader that accepts nothing for this long is no longer waited for. */
 const endTimeoutMs = 2_000;
-const lookMs = 50;
+/** Interval at which it is checked whether everything has been written. */
+const pollMs = 50;
 const filePieceLength = 1024 * 1024;
 /** Pause after a failed write: without it, a full disk would make every line attempt a write. */
 const retryMs = 100;
@@ -120,7 +121,7 @@ function streamOutput(isPipe: boolean): LogOutput {
       while (left > 0 && performance.now() - movedAt < endTimeoutMs) {
         // After the timer, setImmediate lets pending write callbacks run first: they may have waited while this process
         // was busy.
-        await new Promise((resolve) => setTimeout(() => setImmediate(resolve), lookMs));
+        await new Promise((resolve) => setTimeout(() => setImmediate(resolve), pollMs));
         if (waitingBytes < left) movedAt = performance.now();
         left = waitingBytes;
       }
@@ -212,7 +213,7 @@ function fileOutput(isTerminal: boolean): LogOutput {
     },
     async end() {
       const until = performance.now() + endTimeoutMs;
-      while (isWriting && performance.now() < until) await delay(lookMs);
+      while (isWriting && performance.now() < until) await delay(pollMs);
     },
   };
 }

@@ -65,7 +65,7 @@ export function createDestinationNumberStore(
   async function untilCreationsEnd(signal?: AbortSignal): Promise<void> {
     let underWay = await creationsUnderWay(database);
     while (underWay.size > 0) {
-      await pause(lookMs, signal);
+      await pause(pollMs, signal);
       underWay = underWay.intersection(await creationsUnderWay(database));
     }
   }
@@ -132,8 +132,8 @@ const settlingMs = 1_000 + freshSeconds * 1_000 + 500;
 /** By then those statements have ended, too, with a margin: none may take longer than eight seconds. */
 const settledMs = settlingMs + 15_000;
 
-/** Interval of the looks at the statements that are still at work. */
-const lookMs = 50;
+/** Interval of the question which statements are still at work. */
+const pollMs = 50;
 
 async function pause(milliseconds: number, signal?: AbortSignal): Promise<void> {
   await delay(milliseconds, undefined, { ...(signal && { signal }) }).catch(() => {});
