@@ -36,6 +36,20 @@ async function takeAllConnections({ database }: World): Promise<pg.Client[]> {
   return taken;
 }
 
+/** Changes a setting of the server for a while. */
+async function setFor(
+  database: World["database"],
+  name: string,
+  value: string,
+  milliseconds: number,
+): Promise<void> {
+  await database.query(`ALTER SYSTEM SET ${name} = '${value}'`);
+  await database.query("SELECT pg_reload_conf()");
+  await delay(milliseconds);
+  await database.query(`ALTER SYSTEM RESET ${name}`);
+  await database.query("SELECT pg_reload_conf()");
+}
+
 const diskFull: Fault = {
   name: "disk-full",
   setting: "small disk",
@@ -68,11 +82,7 @@ export const databaseFaults: readonly Fault[] = [
     processes: 2,
     recoversWithinMs: 2_000,
     async apply({ database }, random) {
-      await database.query("ALTER SYSTEM SET default_transaction_read_only = on");
-      await database.query("SELECT pg_reload_conf()");
-      await delay(random.between(500, 2_500));
-      await database.query("ALTER SYSTEM RESET default_transaction_read_only");
-      await database.query("SELECT pg_reload_conf()");
+      await setFor(database, "default_transaction_read_only", "on", random.between(500, 2_500));
     },
   },
   {
@@ -81,11 +91,7 @@ export const databaseFaults: readonly Fault[] = [
     processes: 2,
     recoversWithinMs: 2_000,
     async apply({ database }, random) {
-      await database.query("ALTER SYSTEM SET synchronous_standby_names = 'lost'");
-      await database.query("SELECT pg_reload_conf()");
-      await delay(random.between(12_000, 20_000));
-      await database.query("ALTER SYSTEM RESET synchronous_standby_names");
-      await database.query("SELECT pg_reload_conf()");
+      await setFor(database, "synchronous_standby_names", "lost", random.between(12_000, 20_000));
     },
   },
   {
