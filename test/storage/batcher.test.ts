@@ -360,20 +360,26 @@ test("the keys of items that failed with a whole batch block nobody", async () =
   expect(await Promise.all(["a", ...others(300)].map((item) => enqueue(item)))).toHaveLength(301);
 });
 
-test("senders share a batch that is too small for all; items that share a key keep their order", async () => {
+/** The first character of an item is its sender. */
+function batcherBySender(maxSize: number, keysOf?: (item: string) => readonly string[]) {
   const batches: (readonly string[])[] = [];
   const enqueue = createBatcher<string, string>({
     observer: unobserved.batch("test"),
-    maxSize: 4,
+    maxSize,
     maxWaiting: Number.POSITIVE_INFINITY,
-    // An item is its sender, a number, and its key if it has one.
     senderOf: ([sender = ""]) => sender,
-    keysOf: (item) => [...item.slice(2)],
+    ...(keysOf && { keysOf }),
     run: async (items) => {
       batches.push(items);
       return items;
     },
   });
+  return { enqueue, batches };
+}
+
+test("senders share a batch that is too small for all; items that share a key keep their order", async () => {
+  // An item is its sender, a number, and its key if it has one.
+  const { enqueue, batches } = batcherBySender(4, (item) => [...item.slice(2)]);
   const items = ["a0", "a1", "a2", "a3", "a4k", "a5", "b1", "b2k", "b3", "c1"];
   expect(await Promise.all(items.map((item) => enqueue(item)))).toEqual(items);
   expect(batches).toEqual([
@@ -386,35 +392,14 @@ test("senders share a batch that is too small for all; items that share a key ke
 });
 
 test("places in a batch that a sender cannot use, because its items wait for those of others, are not left empty", async () => {
-  const batches: (readonly string[])[] = [];
-  const enqueue = createBatcher<string, string>({
-    observer: unobserved.batch("test"),
-    maxSize: 4,
-    maxWaiting: Number.POSITIVE_INFINITY,
-    senderOf: ([sender = ""]) => sender,
-    keysOf: () => ["k"],
-    run: async (items) => {
-      batches.push(items);
-      return items;
-    },
-  });
+  const { enqueue, batches } = batcherBySender(4, () => ["k"]);
   const items = ["x0", "a0", "a1", "a2", "a3", "a4", "b0", "b1", "b2"];
   expect(await Promise.all(items.map((item) => enqueue(item)))).toEqual(items);
   expect(batches).toEqual([["x0"], ["a0", "a1", "a2", "a3"], ["a4", "b0", "b1", "b2"]]);
 });
 
 test("of more senders than fit into a batch, those that have waited longest go first, however much each has sent", async () => {
-  const batches: (readonly string[])[] = [];
-  const enqueue = createBatcher<string, string>({
-    observer: unobserved.batch("test"),
-    maxSize: 2,
-    maxWaiting: Number.POSITIVE_INFINITY,
-    senderOf: ([sender = ""]) => sender,
-    run: async (items) => {
-      batches.push(items);
-      return items;
-    },
-  });
+  const { enqueue, batches } = batcherBySender(2);
   await Promise.all(["x0", "a0", "a1", "b0", "c0", "d0"].map((item) => enqueue(item)));
   expect(batches).toEqual([["x0"], ["a0", "b0"], ["a1", "c0"], ["d0"]]);
 });
