@@ -11,7 +11,7 @@ interface Waiting<Item, Result> {
   /** By `runningTime`. */
   readonly since: number;
   readonly span: Span | undefined;
-  readonly settle: Settle<Result>;
+  settle: Settle<Result>;
 }
 
 /** Settles the items of a batch. */
@@ -47,6 +47,8 @@ const minConcurrentBatch = 128;
 
 const noKeys: readonly string[] = [];
 
+const nobody: Settle<unknown> = { resolve() {}, reject() {} };
+
 /**
  * The smallest batch that is pipelined behind the one in flight, on the same connection. Without pipelining the database idles
  * until this process, with sixty requests to handle, has read its answer: pipelining gives a tenth to a fifth more creations,
@@ -60,6 +62,13 @@ const minPipelinedBatch = 24;
  * after a batch was sent cannot join it and would have to wait for two batches.
  */
 const tooSlowToFollowMs = 1_000;
+
+/**
+ * An item that has no result after this time is refused, even if its batch is still under way: callers are promised a response
+ * within 15 s. A statement may take 9.5 s, after a wait for another batch, or for another statement of the same one.
+ */
+const resultWithinMs = 14_000;
+const lookForLateMs = 500;
 
 /** Resolves once the event loop has read what was ready to be read. */
 const whatHasArrivedIsRead = () => new Promise<void>((resolve) => setImmediate(resolve));
@@ -85,7 +94,7 @@ export function createBatcher<Item, Result>(options: {
   readonly maxSize: number;
   /**
    * With this many items waiting, or when the wait has grown too long, new items are refused with service_unavailable.
-   * Infinity: nothing is refused; the callers limit themselves.
+   * Infinity: nothing is refused, however long it takes; the callers limit themselves.
    */
   readonly maxWaiting: number;
   readonly run: (items: readonly Item[]) => Promise<readonly Result[]>;
@@ -125,6 +134,9 @@ export function createBatcher<Item, Result>(options: {
    */
   let busySince = 0;
   const { spans } = options.observer;
+  const isPatient = options.maxWaiting === Number.POSITIVE_INFINITY;
+  /** Whether a timer is set for `refuseLate`, or none is needed. */
+  let isWatched = isPatient;
 
   /** Runs a batch and returns the function that settles its items, so that the next batch can be sent first. */
   async function runBatch(batch: readonly Waiting<Item, Result>[]): Promise<Settlement> {
@@ -240,6 +252,7 @@ export function createBatcher<Item, Result>(options: {
 
   async function drain(): Promise<void> {
     inFlight += 1;
+    if (!isWatched) watchForLate();
     let settlement: Settlement = () => {};
     try {
       // A loop that runs beside another leaves a short queue to that one.
@@ -280,6 +293,25 @@ export function createBatcher<Item, Result>(options: {
     }
   }
 
+  function watchForLate(): void {
+    isWatched = true;
+    setTimeout(refuseLate, lookForLateMs).unref();
+  }
+
+  /** What the batches of those refused return afterwards is dropped. */
+  function refuseLate(): void {
+    isWatched = false;
+    if (inFlight === 0) return;
+    const upTo = runningTime.now() - resultWithinMs;
+    const late = [...underWay.flat(), ...waiting].filter(({ since }) => since <= upTo);
+    waiting = waiting.filter(({ since }) => since > upTo);
+    for (const one of late) {
+      one.settle.reject(new Failure("service_unavailable"));
+      one.settle = nobody;
+    }
+    watchForLate();
+  }
+
   function refuseWaiting(error: unknown, upTo = Number.POSITIVE_INFINITY): void {
     const refused = waiting.filter(({ since }) => since <= upTo);
     waiting = waiting.filter(({ since }) => since > upTo);
@@ -287,7 +319,7 @@ export function createBatcher<Item, Result>(options: {
   }
 
   function isOverloaded(now = runningTime.now()): boolean {
-    if (waiting.length === 0 || options.maxWaiting === Number.POSITIVE_INFINITY) return false;
+    if (waiting.length === 0 || isPatient) return false;
     const inFlightMs = now - busySince;
     if (waiting.length >= options.maxWaiting || inFlightMs > maxWaitMs) return true;
     // The wait is unknown, but a batch will hardly be faster than the last one, or than the one in flight has been so far.

@@ -9,6 +9,7 @@ import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts"
 import { merchant } from "../gateway/merchant.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { startTestService } from "../harness/service.ts";
+import { runAllTheTime } from "../harness/timers.ts";
 import { untilWaiting } from "./barrier.ts";
 import { createPending } from "./pending.ts";
 import { inboundMessage, receiptOf, requests } from "./sms-source.ts";
@@ -317,4 +318,28 @@ test("a start waits longer than a running service for a database that is slow to
   proxy.restore();
   const started = await starting;
   expect((await fetch(`${started.opsUrl}/readyz`)).status).toBe(200);
+});
+
+test("a call whose two statements both take long gets 503 before the second one is answered", async () => {
+  const proxy = await startCuttableProxy(service.databaseUrl);
+  const distant = await service.startAnother({ DATABASE_URL: proxy.patientUrl });
+  const there = merchant(distant.httpUrl, project.liveKey);
+  const replay = () => there.create({}, "slow-replay-0000");
+  const first = await shop.create({}, "slow-replay-0000");
+  await there.create();
+
+  vi.useFakeTimers({ toFake: ["performance"] });
+  runAllTheTime();
+  onTestFinished(() => void vi.useRealTimers());
+  const refused = proxy.holdAnswerTo("\0create_new\0");
+  const call = replay();
+  await refused;
+  vi.advanceTimersByTime(8_000);
+  const found = proxy.holdAnswerTo("\0create\0");
+  proxy.restore();
+  await found;
+  vi.advanceTimersByTime(7_000);
+  expect((await call).body.error.code).toBe("service_unavailable");
+  proxy.restore();
+  expect(await replay()).toMatchObject({ status: 200, body: { id: first.body.id } });
 });

@@ -96,6 +96,21 @@ test("requests that wait behind a batch that timed out fail with it", async () =
   expect(fails).toEqual([]);
 });
 
+test("a request without a result after fourteen seconds is refused, and what its batch returns later is dropped", async () => {
+  const { enqueue, answerAfter } = slowBatcher();
+  const first = enqueue(0);
+  vi.advanceTimersByTime(3_000);
+  const second = enqueue(1);
+  await answerAfter(4_000);
+  expect(await first).toBe(0);
+  vi.advanceTimersByTime(10_000);
+  await expect(second).rejects.toMatchObject({ code: "service_unavailable" });
+  await answerAfter(0);
+  const third = enqueue(2);
+  await answerAfter(0);
+  expect(await third).toBe(2);
+});
+
 test("if few wait when a batch ends, those that have arrived but are not read yet join the next one", async () => {
   const batches: (readonly number[])[] = [];
   const answers: (() => void)[] = [];
