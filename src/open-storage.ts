@@ -50,7 +50,7 @@ export async function openStorage(parts: {
   return {
     database,
     checkDatabase,
-    listen: (listeners) => startNotices(connection, { ...parts, database, listeners }),
+    listen: (listeners) => startNotices(connection, { ...parts, database, checkDatabase, listeners }),
   };
 }
 
@@ -146,24 +146,40 @@ function openPool(
   return database;
 }
 
+/** As often as a window polls that has no stream. */
+const readWithoutNoticesMs = 3_000;
+
 async function startNotices(
   connection: pg.ClientConfig,
   parts: {
     readonly config: Config;
     readonly database: Database;
+    readonly checkDatabase: OpenStorage["checkDatabase"];
     readonly listeners: Omit<NoticeListeners, "onError">;
     readonly metrics: ReturnType<typeof createMetrics>;
     readonly log: Logger;
     readonly closers: Closers;
   },
 ): Promise<void> {
-  const { config, database, listeners, metrics, log, closers } = parts;
+  const { config, database, checkDatabase, listeners, metrics, log, closers } = parts;
   const { databaseUrl, noticesUrl } = config;
+  let reading: NodeJS.Timeout | undefined;
+  /** A database that cannot be listened to may answer: its pooler, or its limit of connections, refuses this one alone. */
+  const readWithoutNotices = async () => {
+    reading = undefined;
+    if ((await checkDatabase()) === "usable") listeners.onGap();
+  };
   const notices = createNotices(noticesUrl === null ? connection : { connectionString: noticesUrl }, {
     ...listeners,
+    onGap() {
+      clearTimeout(reading);
+      reading = undefined;
+      listeners.onGap();
+    },
     onError(error) {
       metrics.storage.connectionLost("notices");
       log.warn({ err: error }, "the LISTEN connection was lost");
+      reading ??= setTimeout(readWithoutNotices, readWithoutNoticesMs).unref();
     },
   });
   closers.add(() => notices.stop());

@@ -184,6 +184,20 @@ test("a database outage ends no watch: watches continue afterwards, even if the 
   }
 });
 
+test("while only the LISTEN connection cannot be opened, watches and windows still learn of what happens", async () => {
+  const proxy = await startCuttableProxy(here.databaseUrl);
+  const far = await here.startAnother({ DATABASE_NOTICES_URL: proxy.databaseUrl });
+  const pending = await createPending(shop);
+  const { id, token } = await createWindow(here, project, {}, "live");
+  const watching = watch(pending.id, far);
+  const window = await openStream(`${far.httpUrl}/v/${token}`);
+  expect([await watching.next(), (await window.next())?.state.status]).toEqual([PENDING, "pending"]);
+  proxy.cut();
+  await send(pending);
+  await shop.cancel(id);
+  expect([await watching.next(), (await window.next())?.state.status]).toEqual([VERIFIED, "cancelled"]);
+});
+
 test.for<[string, VerificationStatus, (pending: Pending) => Promise<unknown>]>([
   ["verified", VERIFIED, ({ to, text }) => send({ to, text, from: newPhone() })],
   ["cancelled", CANCELLED, ({ id }) => shop.cancel(id)],
