@@ -65,9 +65,10 @@ const tooSlowToFollowMs = 1_000;
 
 /**
  * An item that has no result after this time is refused, even if its batch is still under way: callers are promised a response
- * within 15 s. A statement may take 9.5 s, after a wait for another batch, or for another statement of the same one.
+ * within 15 s, of which they may have waited one before their request was read. A statement may take 9.5 s, after a wait for
+ * another batch, or for another statement of the same one.
  */
-const resultWithinMs = 14_000;
+const resultWithinMs = 13_000;
 const lookForLateMs = 500;
 
 /** Resolves once the event loop has read what was ready to be read. */
