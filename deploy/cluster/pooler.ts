@@ -4,6 +4,7 @@ import { execFile } from "node:child_process";
 import { chown, rename, writeFile } from "node:fs/promises";
 import path from "node:path";
 import { promisify } from "node:util";
+import { statementTimeoutMs } from "../../src/storage/database.ts";
 import type { Launch } from "../../src/storage/embedded/postgres-launch.ts";
 import { databaseName, databaseUser } from "./postgres.ts";
 import { endProcess, type Process, startProcess } from "./processes.ts";
@@ -23,8 +24,8 @@ export interface Pooler {
  */
 const connectQuery = [
   "SET timezone = UTC",
-  "SET statement_timeout = 10000",
-  "SET idle_in_transaction_session_timeout = 10000",
+  `SET statement_timeout = ${statementTimeoutMs}`,
+  `SET idle_in_transaction_session_timeout = ${statementTimeoutMs}`,
   "SET plan_cache_mode = force_generic_plan",
   "SET enable_seqscan = off",
   "SET jit = off",
