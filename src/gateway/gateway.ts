@@ -280,11 +280,12 @@ export function createGateway({
 /** For how long, at most, connections and requests that arrive meanwhile are taken before connections are closed. */
 const lastReadingMs = 1_000;
 
-const unknownCoding = "The Transfer-Encoding is not supported: send only chunked, or a Content-Length.";
+const unknownCoding =
+  "The Transfer-Encoding is not supported: send only chunked and HTTP/1.1, or a Content-Length.";
 
 /**
  * Finds what Node's parser accepts: other versions, a missing or invalid Host, transfer codings besides chunked, which it does
- * not decode, and repeated headers of which the first would win.
+ * not decode, any in HTTP/1.0, which does not know them (RFC 9112, 6.1), and repeated headers of which the first would win.
  */
 function malformation({ raw }: FastifyRequest): string | undefined {
   if (raw.httpVersionMajor !== 1) return "The HTTP version is not supported: send HTTP/1.1.";
@@ -293,7 +294,9 @@ function malformation({ raw }: FastifyRequest): string | undefined {
     return "The Host header is missing or is not a host name or address: send one, such as Host: api.example.com.";
   }
   const coding = raw.headers["transfer-encoding"];
-  if (coding !== undefined && coding.trim().toLowerCase() !== "chunked") return unknownCoding;
+  if (coding !== undefined && (raw.httpVersionMinor === 0 || coding.trim().toLowerCase() !== "chunked")) {
+    return unknownCoding;
+  }
   if (repeatsSingleHeader(raw.rawHeaders)) {
     return "A header is repeated that may occur only once: send Host, Authorization and Content-Type once each.";
   }

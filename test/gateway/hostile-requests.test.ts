@@ -193,6 +193,11 @@ describe("invalid HTTP gets 400 malformed_request:", () => {
       says: "Transfer-Encoding",
     })),
     {
+      name: "a Transfer-Encoding in HTTP/1.0",
+      request: `${create.replace("1.1", "1.0")}${authorised}${json}Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n`,
+      says: "Transfer-Encoding",
+    },
+    {
       name: "a chunk without a length",
       request: `${create}${authorised}${json}Transfer-Encoding: chunked\r\n\r\nZZ\r\n`,
     },
@@ -213,13 +218,19 @@ describe("invalid HTTP gets 400 malformed_request:", () => {
   });
 });
 
-test("nothing behind a request with an unknown transfer coding is carried out", async () => {
+test.for([
+  { version: "1.1", coding: "gzip, chunked" },
+  { version: "1.0", coding: "chunked" },
+])("nothing behind a request of HTTP/$version with the transfer coding $coding is carried out", async ({
+  version,
+  coding,
+}) => {
   const { testKey } = await service.createProject();
-  const head = `POST /v1/verifications HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${testKey}\r\nContent-Type: application/json\r\n`;
+  const head = `POST /v1/verifications HTTP/${version}\r\nHost: localhost\r\nConnection: keep-alive\r\nAuthorization: Bearer ${testKey}\r\nContent-Type: application/json\r\n`;
   const [first, behind] = [newIdempotencyKey(), newIdempotencyKey()];
   const answers = await exchange(
     service.httpUrl,
-    `${head}Idempotency-Key: ${first}\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n${head}Idempotency-Key: ${behind}\r\nContent-Length: 2\r\n\r\n{}`,
+    `${head}Idempotency-Key: ${first}\r\nTransfer-Encoding: ${coding}\r\n\r\n2\r\n{}\r\n0\r\n\r\n${head}Idempotency-Key: ${behind}\r\nContent-Length: 2\r\n\r\n{}`,
   );
   expect(answers.map(({ status }) => status)).toEqual([400]);
   expect((await merchant(service.httpUrl, testKey).create({}, behind)).status).toBe(201);
