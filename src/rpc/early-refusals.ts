@@ -2,9 +2,14 @@
 
 import type http2 from "node:http2";
 import { Code, ConnectError } from "@connectrpc/connect";
+import { encodeEnvelope } from "@connectrpc/connect/protocol";
 import {
   codeToHttpStatus,
   codeToString,
+  contentTypeStreamJson,
+  contentTypeStreamProto,
+  createEndStreamSerialization,
+  endStreamFlag,
   errorToJsonBytes,
   parseContentType as parseConnectType,
 } from "@connectrpc/connect/protocol-connect";
@@ -19,6 +24,7 @@ import { isOver } from "./stream-scheduling.ts";
 interface Refusal {
   /** For clients that speak neither gRPC nor Connect. */
   readonly httpStatus: number;
+  readonly httpHeaders?: Readonly<Record<string, string>>;
   readonly error: ConnectError;
 }
 
@@ -28,6 +34,7 @@ const unknownMethod: Refusal = {
 };
 const otherHttpMethod: Refusal = {
   httpStatus: 405,
+  httpHeaders: { allow: "POST" },
   error: new ConnectError("this is not a POST request", Code.Unimplemented),
 };
 const unsupportedMediaType: Refusal = {
@@ -79,20 +86,33 @@ function isReadable(method: string, mediaType: string | undefined): boolean {
   return grpc !== undefined || connect?.stream === streamingMethods.has(method);
 }
 
-/** Answers in the client's own protocol: a gRPC client would have to guess the code from an HTTP status. */
+const endOfStream = createEndStreamSerialization(undefined);
+
+/**
+ * Answers in the client's own protocol: a client of gRPC, or of a stream over Connect, would have to guess the code from an HTTP
+ * status. It would guess unknown, on which it may retry.
+ */
 function answer(
   response: http2.Http2ServerResponse,
   requestId: string,
-  { httpStatus, error }: Refusal,
+  { httpStatus, httpHeaders, error }: Refusal,
 ): void {
   const { stream, req } = response;
   // The client may have disconnected by now.
   if (isOver(stream)) return;
   const metadata = { "x-request-id": requestId };
-  if (/^application\/grpc(?:\+proto|\+json)?(?:;|$)/.test(req.headers["content-type"] ?? "")) {
+  const mediaType = req.headers["content-type"] ?? "";
+  if (/^application\/grpc(?:\+proto|\+json)?(?:;|$)/.test(mediaType)) {
     refuseInHeaders(stream, error.code, error.rawMessage, metadata);
     return;
   }
-  response.writeHead(httpStatus, { "content-type": "application/json", ...metadata });
+  const connect = parseConnectType(mediaType);
+  if (connect?.stream && req.method === "POST") {
+    const streamType = connect.binary ? contentTypeStreamProto : contentTypeStreamJson;
+    response.writeHead(200, { "content-type": streamType, ...metadata });
+    response.end(encodeEnvelope(endStreamFlag, endOfStream.serialize({ metadata: new Headers(), error })));
+    return;
+  }
+  response.writeHead(httpStatus, { "content-type": "application/json", ...httpHeaders, ...metadata });
   response.end(errorToJsonBytes(error, undefined));
 }

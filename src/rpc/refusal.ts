@@ -44,6 +44,8 @@ export function connectError(
 ): ConnectError {
   const metadata = new Headers([...metadataOf(requestId, call, failure.rateLimit ?? rateLimit)]);
   if (failure.retryAfterSeconds !== undefined) metadata.set("retry-after", String(failure.retryAfterSeconds));
+  // Over Connect, the status of a unary call is 401 then, which has to name the scheme (RFC 9110, 15.5.2).
+  if (failure.grpc === "unauthenticated") metadata.set("www-authenticate", "Bearer");
   const detail = create(ErrorDetailSchema, {
     code: failure.code,
     requestId,
