@@ -32,23 +32,33 @@ export function grpcResponse(parts: {
   readonly methods: ReadonlySet<string>;
   /** Methods whose responses begin long before they end. */
   readonly streamedAnswers: ReadonlySet<string>;
+  /** The compressions that requests may have. */
+  readonly encodings: readonly string[];
   /** Called with each stream that is about to be answered. May close it. */
   readonly onAnswer: (stream: ServerHttp2Stream) => void;
   readonly onFault: (call: FaultyCall) => void;
 }): typeof Http2ServerResponse {
-  const { methods, streamedAnswers, onAnswer, onFault } = parts;
+  const { methods, streamedAnswers, encodings, onAnswer, onFault } = parts;
   return class<Request extends Http2ServerRequest> extends Http2ServerResponse<Request> {
     #isTimeLimited = false;
 
     // A response that is larger than the window ends only when the client takes it, so its time limit starts here.
     override writeHead(...head: unknown[]): this {
       if (!streamedAnswers.has(this.#method)) this.#limitTime();
+      this.#nameEncodings();
       return super.writeHead(...(head as Parameters<Http2ServerResponse["writeHead"]>));
     }
 
     override end(...last: unknown[]): this {
       this.#limitTime();
       return super.end(...(last as Parameters<Http2ServerResponse["end"]>));
+    }
+
+    /** The response to a request in an unknown compression names the known ones. Connect drops the header that it makes for this. */
+    #nameEncodings(): void {
+      const { "grpc-encoding": encoding } = this.req.headers;
+      if (typeof encoding !== "string" || encoding === "identity" || encodings.includes(encoding)) return;
+      if (!isOver(this.stream)) this.setHeader("grpc-accept-encoding", encodings.join(","));
     }
 
     #limitTime(): void {

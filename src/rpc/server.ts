@@ -54,6 +54,8 @@ const sessionWindowBytes = 4 * 1024 * 1024;
 const maxInvalidFrames = 20;
 /** Any request but those of inbound messages: as much as the gateway accepts. */
 const maxMessageBytes = 64 * 1024;
+/** Those that messages may have. */
+const compressions = [compressionGzip, compressionBrotli];
 /** Calls and streams that are still open after this are cut. */
 const closeGraceMs = 3_000;
 
@@ -85,6 +87,7 @@ export function createRpcServer(parts: {
     Http2ServerResponse: grpcResponse({
       methods: ownMethods,
       streamedAnswers: streamingMethods,
+      encodings: compressions.map(({ name }) => name),
       onAnswer: unauthenticatedStreams.answered,
       onFault({ method, requestId, failure }) {
         log.error({ requestId, method, code: failure.code, err: failure.cause }, "rpc failed");
@@ -161,7 +164,7 @@ export function createRpcServer(parts: {
     grpcWeb: false,
     jsonOptions: strictJson,
     readMaxBytes: maxMessageBytes,
-    acceptCompression: [compressionGzip, compressionBrotli],
+    acceptCompression: compressions,
     shutdownSignal: shutdown.signal,
     contextValues: (request: Arrival) => {
       const raw = request.raw as unknown as http2.Http2ServerRequest;

@@ -156,6 +156,17 @@ describe("@grpc/grpc-js with hand-encoded messages", () => {
     }
   });
 
+  test("learns from the refusal of a compression which it may use, and then sends without", async () => {
+    const credentials = grpc.credentials.createInsecure();
+    const deflating = new grpc.Client(service.grpcAddress, credentials, {
+      "grpc.default_compression_algorithm": grpc.compressionAlgorithms.deflate,
+    });
+    onTestFinished(() => deflating.close());
+    const read = () => call("GetVerification", text(1, "vrf_none"), { by: deflating });
+    await expect(read()).rejects.toMatchObject({ code: grpc.status.UNIMPLEMENTED });
+    await expect(read()).rejects.toMatchObject({ code: grpc.status.NOT_FOUND });
+  });
+
   test.for([
     "127.0.0.1:50051,127.0.0.2:50051",
     "phoneproof.production:grpc",
