@@ -242,8 +242,14 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
   };
 }
 
-/** Whether a program asks: the window's script, or a merchant's test that sends the panel's form. */
-const wantsJson = ({ headers }: FastifyRequest): boolean => headers.accept === "application/json";
+/**
+ * Whether a program asks: the window's script, or a merchant's test that sends the panel's form. Many HTTP libraries list JSON among
+ * other types; a browser that opens a page or submits a form lists HTML.
+ */
+function wantsJson({ headers }: FastifyRequest): boolean {
+  const types = (headers.accept ?? "").split(",").map((range) => range.split(";")[0]?.trim().toLowerCase());
+  return types.includes("application/json") && !types.includes("text/html");
+}
 
 const notFoundText = `Not found: no window has this address; or, for a message, it is not one of the test environment, or the body is no form (application/x-www-form-urlencoded) of at most ${formLimitBytes / 1024} KiB.`;
 

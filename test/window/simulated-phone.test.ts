@@ -129,6 +129,25 @@ test("messages go to the verification's own destination, whatever the request sa
   expect(await answer.json()).toMatchObject({ outcome: "NO_MATCH" });
 });
 
+test.for([
+  { accept: "application/json, text/plain, */*", isProgram: true },
+  { accept: "application/*+json;q=0.5,Application/JSON;q=0.9", isProgram: true },
+  { accept: "application/json;q=0.9,text/html", isProgram: false },
+  { accept: "text/html,application/xhtml+xml,*/*;q=0.8", isProgram: false },
+  { accept: "*/*", isProgram: false },
+])("whoever accepts $accept is a program: $isProgram", async ({ accept, isProgram }) => {
+  const window = await createWindow(service, project);
+  const body = new URLSearchParams({ from: newPhone(), text: window.text, carrier: "SKT" });
+  const send = (address: string) =>
+    fetch(`${address}/messages`, { method: "POST", body, headers: { accept }, redirect: "manual" });
+  const receipt = await send(window.url);
+  expect(receipt.status).toBe(isProgram ? 200 : 303);
+  if (isProgram) expect(await receipt.json()).toMatchObject({ outcome: "VERIFIED" });
+  const refusal = await send(`${window.url}x`);
+  const type = isProgram ? "application/json; charset=utf-8" : "text/html; charset=utf-8";
+  expect([refusal.status, refusal.headers.get("content-type")]).toEqual([404, type]);
+});
+
 test("the live environment has no simulated phone", async () => {
   const window = await createWindow(service, project, {}, "live");
   expect((await window.get()).text).not.toContain("<form");
