@@ -8,6 +8,7 @@ import { findTrailerError, setTrailerStatus } from "@connectrpc/connect/protocol
 import { newRequestId } from "../core/ids.ts";
 import type { Failure } from "../failures.ts";
 import { toMessageFailure } from "./message-errors.ts";
+import { messageTimeoutSignal } from "./message-timeout.ts";
 import { connectError } from "./refusal.ts";
 import { isOver } from "./stream-scheduling.ts";
 
@@ -41,24 +42,47 @@ export function grpcResponse(parts: {
   const { methods, streamedAnswers, encodings, onAnswer, onFault } = parts;
   return class<Request extends Http2ServerRequest> extends Http2ServerResponse<Request> {
     #isTimeLimited = false;
+    /** Of a gRPC response of which nothing has been sent yet. */
+    #heldHead: Head | undefined;
+    #isHeadSent = false;
 
     // A response that is larger than the window ends only when the client takes it, so its time limit starts here.
     override writeHead(...head: unknown[]): this {
+      if (this.#isHeadSent) return super.writeHead(...(head as Head));
       if (!streamedAnswers.has(this.#method)) this.#limitTime();
-      this.#nameEncodings();
-      return super.writeHead(...(head as Parameters<Http2ServerResponse["writeHead"]>));
+      const isNaming = this.#nameEncodings();
+      this.#heldHead = head as Head;
+      if (isNaming || !this.#isGrpc) this.#sendHead();
+      return this;
     }
 
     override end(...last: unknown[]): this {
       this.#limitTime();
+      this.#sendHead();
       return super.end(...(last as Parameters<Http2ServerResponse["end"]>));
     }
 
-    /** The response to a request in an unknown compression names the known ones. Connect drops the header that it makes for this. */
-    #nameEncodings(): void {
+    get #isGrpc(): boolean {
+      return this.req.headers["content-type"]?.startsWith("application/grpc") === true;
+    }
+
+    #sendHead(): void {
+      const head = this.#heldHead;
+      this.#isHeadSent = true;
+      this.#heldHead = undefined;
+      if (head !== undefined) super.writeHead(...head);
+    }
+
+    /**
+     * The response to a request in an unknown compression names the known ones. Connect drops the header that it makes for this.
+     * Clients look for it only in headers apart from the status.
+     */
+    #nameEncodings(): boolean {
       const { "grpc-encoding": encoding } = this.req.headers;
-      if (typeof encoding !== "string" || encoding === "identity" || encodings.includes(encoding)) return;
+      if (typeof encoding !== "string" || encoding === "identity" || encodings.includes(encoding))
+        return false;
       if (!isOver(this.stream)) this.setHeader("grpc-accept-encoding", encodings.join(","));
+      return true;
     }
 
     #limitTime(): void {
@@ -82,12 +106,30 @@ export function grpcResponse(parts: {
       const last = given.at(-1);
       const written =
         typeof last === "function" ? [...given.slice(0, -1), withClosedStreamCode(last as Written)] : given;
+      this.#sendHead();
       return super.write(...(written as Parameters<Http2ServerResponse["write"]>));
     }
 
     override addTrailers(trailers: OutgoingHttpHeaders): void {
       if (trailers["grpc-status"] === "0") super.addTrailers(trailers);
-      else super.addTrailers(readable(this.#withOwnError(trailers)));
+      else this.#refuse(readable(this.#withOwnError(trailers)));
+    }
+
+    /**
+     * Without a message before it, a refusal is the headers (gRPC's Trailers-Only): once a client has received headers apart from the
+     * status, it no longer retries the call by itself, whatever its retry policy says. An overdue message waits for trailers.
+     */
+    #refuse(trailers: OutgoingHttpHeaders): void {
+      const [status, headers] = this.#heldHead ?? [];
+      if (status === undefined || messageTimeoutSignal(this.req)?.aborted) {
+        super.addTrailers(trailers);
+        return;
+      }
+      this.#heldHead = undefined;
+      this.#isHeadSent = true;
+      this.statusCode = status;
+      const all = { ...(headers as unknown as OutgoingHttpHeaders), ...trailers };
+      for (const [name, value] of Object.entries(all)) if (value !== undefined) this.setHeader(name, value);
     }
 
     #withOwnError(trailers: OutgoingHttpHeaders): OutgoingHttpHeaders {
@@ -104,6 +146,7 @@ export function grpcResponse(parts: {
   };
 }
 
+type Head = Parameters<Http2ServerResponse["writeHead"]>;
 type Written = (error?: Error | null) => void;
 
 function withClosedStreamCode(written: Written): Written {

@@ -156,6 +156,26 @@ describe("@grpc/grpc-js with hand-encoded messages", () => {
     }
   });
 
+  test("retries refused calls by itself, as its retry policy says", async () => {
+    const { liveKey } = await service.createProject();
+    const metadata = new grpc.Metadata();
+    metadata.set("authorization", `Bearer ${liveKey}`);
+    const retryPolicy = {
+      maxAttempts: 3,
+      initialBackoff: "0.01s",
+      maxBackoff: "0.01s",
+      backoffMultiplier: 1,
+      retryableStatusCodes: ["NOT_FOUND"],
+    };
+    const retrying = new grpc.Client(service.grpcAddress, grpc.credentials.createInsecure(), {
+      "grpc.service_config": JSON.stringify({ methodConfig: [{ name: [{}], retryPolicy }] }),
+    });
+    onTestFinished(() => retrying.close());
+    const refused = call("GetVerification", text(1, "vrf_none"), { by: retrying, metadata });
+    const { code, metadata: received }: grpc.ServiceError = await refused.catch((error) => error);
+    expect([code, received.get("x-usage-calls")]).toEqual([grpc.status.NOT_FOUND, ["3"]]);
+  });
+
   test("learns from the refusal of a compression which it may use, and then sends without", async () => {
     const credentials = grpc.credentials.createInsecure();
     const deflating = new grpc.Client(service.grpcAddress, credentials, {

@@ -165,9 +165,10 @@ function callTo(path: string) {
 /** The gRPC status of a call. */
 async function statusOf(stream: http2.ClientHttp2Stream): Promise<string | undefined> {
   let status: string | undefined;
-  stream.on("trailers", (trailers) => {
-    status = String(trailers["grpc-status"]);
-  });
+  const seen = (fields: http2.IncomingHttpHeaders) => {
+    if (fields["grpc-status"] !== undefined) status = String(fields["grpc-status"]);
+  };
+  stream.on("response", seen).on("trailers", seen);
   stream.on("error", () => {}).resume();
   await once(stream, "close").catch(() => {});
   return status;
