@@ -25,7 +25,7 @@ import type { CachedDirectory } from "./storage/directory.ts";
 import { createErasureStore } from "./storage/erasure.ts";
 import { withPrisma } from "./storage/prisma.ts";
 import { takeTurns } from "./storage/turns.ts";
-import type { Endpoints } from "./webhooks/delivery.ts";
+import type { Endpoints } from "./webhooks/endpoints.ts";
 import { createSendSample } from "./webhooks/sample.ts";
 
 export interface OpenAdministration {

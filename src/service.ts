@@ -22,7 +22,7 @@ import { hasKeyInEachEnvironment } from "./storage/demo-keys.ts";
 import { createDirectory } from "./storage/directory.ts";
 import { tracedParts } from "./tracing/traced.ts";
 import { version } from "./version.ts";
-import { createEndpoints } from "./webhooks/delivery.ts";
+import { createEndpoints } from "./webhooks/endpoints.ts";
 import { type Addresses, welcome } from "./welcome.ts";
 import { startWorker } from "./worker.ts";
 

@@ -21,7 +21,7 @@ import { createStatisticsCounting } from "./storage/statistics-counting.ts";
 import { createWebhookDeliveries } from "./storage/webhook-deliveries.ts";
 import type { tracedParts } from "./tracing/traced.ts";
 import { createMakeAttempt } from "./webhooks/attempt.ts";
-import type { createEndpoints } from "./webhooks/delivery.ts";
+import type { createEndpoints } from "./webhooks/endpoints.ts";
 
 export interface Worker {
   /** To be called when a delivery may have become due. */

@@ -2,7 +2,7 @@
 
 import { encodeId } from "../core/ids.ts";
 import type { MakeAttempt } from "../core/webhook.ts";
-import type { Endpoints } from "./delivery.ts";
+import type { Endpoints } from "./endpoints.ts";
 import { payloadOf } from "./payload.ts";
 import { retryAfterSeconds, secondsUntilNext } from "./schedule.ts";
 

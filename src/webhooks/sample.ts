@@ -5,7 +5,7 @@ import { newId } from "../core/ids.ts";
 import type { Environment } from "../core/project.ts";
 import type { Verification, VerificationStatus } from "../core/verification.ts";
 import type { EventType } from "../core/webhook.ts";
-import type { Endpoints } from "./delivery.ts";
+import type { Endpoints } from "./endpoints.ts";
 import { payloadOf } from "./payload.ts";
 
 const statuses: Record<EventType, VerificationStatus> = {

@@ -5,7 +5,7 @@ import { ErrorDetailSchema } from "../../src/gen/proto/phoneproof/v1/error_pb.ts
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { createAddressPolicy } from "../../src/webhooks/address-policy.ts";
-import { createEndpoints } from "../../src/webhooks/delivery.ts";
+import { createEndpoints } from "../../src/webhooks/endpoints.ts";
 import type { ResolvedAddress } from "../../src/webhooks/name-resolution.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { nameServerOfSuite } from "./name-server.ts";

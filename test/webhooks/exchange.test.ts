@@ -7,7 +7,7 @@ import { createSecureContext, TLSSocket } from "node:tls";
 import { Pool } from "undici";
 import { afterEach, describe, expect, onTestFinished, test, vi } from "vitest";
 import { keepConnections } from "../../src/webhooks/connections.ts";
-import { createEndpoints, type Endpoints, type Exchange } from "../../src/webhooks/delivery.ts";
+import { createEndpoints, type Endpoints, type Exchange } from "../../src/webhooks/endpoints.ts";
 import { atFileEnd } from "../harness/endings.ts";
 import { certificates } from "../rpc/certificates.ts";
 import { answerWith, hang, startReceiver, untilReceived } from "./receiver.ts";

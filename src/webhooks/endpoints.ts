@@ -1,4 +1,4 @@
-/** One HTTP exchange with a merchant's endpoint. */
+/** The endpoints of merchants: one HTTP exchange with one of them. */
 
 import { request } from "undici";
 import { afterRunning } from "../running-time.ts";
