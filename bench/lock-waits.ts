@@ -6,7 +6,7 @@ import type pg from "pg";
 const everyMs = 20;
 
 export interface LockWaits {
-  readonly looks: number;
+  readonly samples: number;
   /** Waiting connections, summed over all samples. */
   readonly waiting: number;
   readonly mostAtOnce: number;
@@ -14,7 +14,7 @@ export interface LockWaits {
 
 export function together(seen: readonly LockWaits[]): LockWaits {
   return {
-    looks: seen.reduce((sum, { looks }) => sum + looks, 0),
+    samples: seen.reduce((sum, { samples }) => sum + samples, 0),
     waiting: seen.reduce((sum, { waiting }) => sum + waiting, 0),
     mostAtOnce: Math.max(0, ...seen.map(({ mostAtOnce }) => mostAtOnce)),
   };
@@ -25,7 +25,7 @@ export async function watchLocks<Result>(
   database: pg.Client,
   work: () => Promise<Result>,
 ): Promise<{ readonly result: Result; readonly locks: LockWaits }> {
-  const locks = { looks: 0, waiting: 0, mostAtOnce: 0 };
+  const locks = { samples: 0, waiting: 0, mostAtOnce: 0 };
   const over = new AbortController();
   const watching = (async () => {
     while (!over.signal.aborted) {
@@ -34,7 +34,7 @@ export async function watchLocks<Result>(
          WHERE datname = current_database() AND wait_event_type = 'Lock'`,
       );
       const waiting = rows[0]?.waiting ?? 0;
-      locks.looks += 1;
+      locks.samples += 1;
       locks.waiting += waiting;
       locks.mostAtOnce = Math.max(locks.mostAtOnce, waiting);
       await delay(everyMs, undefined, { signal: over.signal }).catch(() => undefined);

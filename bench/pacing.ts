@@ -13,7 +13,7 @@ export function atConstantRate(
   const total = Math.floor((perSecond * milliseconds) / 1000);
   let arrived = 0;
   return new Promise((resolve, reject) => {
-    const look = () => {
+    const arriveIfDue = () => {
       try {
         const soFar = Math.min(total, ((performance.now() - startedAt) * perSecond) / 1000);
         for (; arrived < soFar; arrived++) arrive(startedAt + (arrived * 1000) / perSecond);
@@ -21,9 +21,9 @@ export function atConstantRate(
         reject(error);
         return;
       }
-      if (arrived < total) setTimeout(look, 1);
+      if (arrived < total) setTimeout(arriveIfDue, 1);
       else resolve();
     };
-    look();
+    arriveIfDue();
   });
 }

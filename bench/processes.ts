@@ -175,7 +175,7 @@ function table(workloads: readonly Workload[]): string {
   const micro = (value: number | null) => (value === null ? "–" : value.toFixed(0));
   const lines = workloads.flatMap(({ name, figures, locks }) =>
     figures.map(({ arm, medians }, index) => {
-      const { looks, waiting, mostAtOnce } = locks[index] ?? together([]);
+      const { samples, waiting, mostAtOnce } = locks[index] ?? together([]);
       return row([
         index === 0 ? name : "",
         arm,
@@ -185,7 +185,7 @@ function table(workloads: readonly Workload[]): string {
         micro(medians.serverCpu),
         micro(medians.postgresCpu),
         medians.others === null ? "–" : `${Math.round(medians.others * 100)} %`,
-        (waiting / looks).toFixed(2),
+        (waiting / samples).toFixed(2),
         String(mostAtOnce),
       ]);
     }),

@@ -56,7 +56,7 @@ export function startWorker(parts: {
           jump,
           "the database's clock has jumped, or no worker ran for long: retention waits for an hour",
         ),
-      onFirstLook: () =>
+      onFirstReading: () =>
         log.info("no worker has looked at this database's clock before: retention waits for an hour"),
       onWait: retentionMetrics.waits,
     }).isSteady,
@@ -75,7 +75,7 @@ export function startWorker(parts: {
     count: createStatisticsCounting(database, {
       async onClockSetBack() {
         await bringForward();
-        // The clock may be right again before retention looks at it, which it does once a minute.
+        // The clock may be right again before retention reads it, which it does once a minute.
         for (const task of retentionTasks) await task.goBack?.();
       },
     }).count,

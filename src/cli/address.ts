@@ -75,21 +75,21 @@ function readTokenFile(address: ServiceAddress): Token {
   const files = new Set(
     [process.cwd(), packageRoot].map((base) => resolve(base, dataDirectory, "admin-token")),
   );
-  let looked = "";
+  let missing = "";
   for (const file of files) {
     try {
       return checkedToken(readFileSync(file, "utf8"), file);
     } catch (error) {
       if (error instanceof CliError) throw error;
       const code = error instanceof Error && "code" in error ? error.code : undefined;
-      looked ||= file;
+      missing ||= file;
       if (code !== "ENOENT" && code !== "ENOTDIR") {
         throw noToken(`the admin token for ${address.shown} cannot be read from ${file} (${String(code)})`);
       }
     }
   }
   throw noToken(
-    `no admin token for ${address.shown}: ${looked} does not exist`,
+    `no admin token for ${address.shown}: ${missing} does not exist`,
     `the service creates it at its first start (npm start), unless DATABASE_URL is set: then it uses PHONEPROOF_ADMIN_TOKEN; ${howToSetToken}`,
   );
 }

@@ -134,13 +134,13 @@ export class ServiceClient {
     const channel = this.#client.getChannel();
     const deadline = Date.now() + milliseconds;
     return new Promise((resolve) => {
-      const look = (timeout?: Error): void => {
+      const check = (timeout?: Error): void => {
         const state = channel.getConnectivityState(false);
         if (timeout || state === connectivityState.SHUTDOWN) resolve(false);
         else if (state === connectivityState.READY) resolve(true);
-        else channel.watchConnectivityState(state, deadline, look);
+        else channel.watchConnectivityState(state, deadline, check);
       };
-      look();
+      check();
     });
   }
 

@@ -61,8 +61,8 @@ export async function followVerification(watch: VerificationWatch): Promise<void
     const method = VerificationService.method.watchVerification;
     let shownAt = Number.POSITIVE_INFINITY;
     try {
-      for await (const look of client.watch(method, { verificationId }, signal)) {
-        const verification = requirePart(look.verification, "a verification");
+      for await (const answer of client.watch(method, { verificationId }, signal)) {
+        const verification = requirePart(answer.verification, "a verification");
         shownAt = Math.min(shownAt, performance.now());
         expiresAt = performance.now() + leftMs(verification);
         if (verification.status === shown) continue;

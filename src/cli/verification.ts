@@ -195,18 +195,18 @@ export function addVerificationCommands(program: CliCommand): void {
 
 /** Reads it again if it has ended between the reads. It never changes after that. */
 async function readWithHistory(client: ServiceClient, verificationId: string) {
-  async function look() {
+  async function readBoth() {
     const { verification } = await client.call(VerificationService.method.getVerification, {
       verificationId,
     });
     const shown = requirePart(verification, "a verification");
     return { shown, read: await historyOf(client, verificationId) };
   }
-  const first = await look();
+  const first = await readBoth();
   const { shown, read } = first;
   if (shown.status !== VerificationStatus.PENDING || read === null || read instanceof CliError) return first;
   const hasEnded = read.history.endedAt !== undefined || read.deliveries.length > 0;
-  return hasEnded ? look() : first;
+  return hasEnded ? readBoth() : first;
 }
 
 async function createVerification(session: Session, options: CreateOptions): Promise<void> {

@@ -69,7 +69,7 @@ const tooSlowToFollowMs = 1_000;
  * another batch, or for another statement of the same one.
  */
 const resultWithinMs = 13_000;
-const lookForLateMs = 500;
+const checkForLateEveryMs = 500;
 
 /** Resolves once the event loop has read what was ready to be read. */
 const whatHasArrivedIsRead = () => new Promise<void>((resolve) => setImmediate(resolve));
@@ -296,7 +296,7 @@ export function createBatcher<Item, Result>(options: {
 
   function watchForLate(): void {
     isWatched = true;
-    setTimeout(refuseLate, lookForLateMs).unref();
+    setTimeout(refuseLate, checkForLateEveryMs).unref();
   }
 
   /** What the batches of those refused return afterwards is dropped. */

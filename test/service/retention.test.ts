@@ -389,17 +389,17 @@ describe("as time passes", { shuffle: false }, () => {
         });
       }
       await plain.db.query("DELETE FROM retention_clock");
-      const [onJump, onFirstLook, onWait] = [vi.fn<(jump: ClockJump) => void>(), vi.fn(), vi.fn()];
-      const looking = createRetentionClock(database, { onJump, onFirstLook, onWait });
-      expect([await looking.isSteady(), await looking.isSteady()]).toEqual([false, false]);
-      expect(onFirstLook).toHaveBeenCalledTimes(isReported ? 0 : 1);
+      const [onJump, onFirstReading, onWait] = [vi.fn<(jump: ClockJump) => void>(), vi.fn(), vi.fn()];
+      const clock = createRetentionClock(database, { onJump, onFirstReading, onWait });
+      expect([await clock.isSteady(), await clock.isSteady()]).toEqual([false, false]);
+      expect(onFirstReading).toHaveBeenCalledTimes(isReported ? 0 : 1);
       expect(onJump.mock.calls.map(([{ from }]) => from)).toEqual(
         isReported ? [newest.created_at.toISOString()] : [],
       );
       expect(onWait.mock.calls.flat()).toEqual([isReported, isReported]);
       await moveClock(plain.db, hour);
       onTestFinished(() => moveClock(plain.db, -hour));
-      expect(await looking.isSteady()).toBe(true);
+      expect(await clock.isSteady()).toBe(true);
     });
 
     test("makes nobody wait in a new database", async () => {
@@ -409,40 +409,40 @@ describe("as time passes", { shuffle: false }, () => {
         await empty.close();
         await fresh.drop();
       });
-      const [onJump, onFirstLook, onWait] = [vi.fn(), vi.fn(), vi.fn()];
-      expect(await createRetentionClock(empty, { onJump, onFirstLook, onWait }).isSteady()).toBe(true);
-      expect([onJump, onFirstLook, onWait].map(({ mock }) => mock.calls)).toEqual([[], [], [[false]]]);
+      const [onJump, onFirstReading, onWait] = [vi.fn(), vi.fn(), vi.fn()];
+      expect(await createRetentionClock(empty, { onJump, onFirstReading, onWait }).isSteady()).toBe(true);
+      expect([onJump, onFirstReading, onWait].map(({ mock }) => mock.calls)).toEqual([[], [], [[false]]]);
     });
 
     test("and is corrected in steps of less than a day makes retention wait for an hour after the last step, and is reported once", async () => {
       const [onJump, onWait] = [vi.fn<(jump: ClockJump) => void>(), vi.fn()];
-      const looking = createRetentionClock(database, { onJump, onFirstLook: () => {}, onWait });
+      const clock = createRetentionClock(database, { onJump, onFirstReading: () => {}, onWait });
       await clockIsSteady(plain.db);
       await moveClock(plain.db, 3 * day);
-      expect(await looking.isSteady()).toBe(false);
+      expect(await clock.isSteady()).toBe(false);
       for (let step = 0; step < 6; step++) {
         await moveClock(plain.db, -day / 2);
-        expect(await looking.isSteady()).toBe(false);
+        expect(await clock.isSteady()).toBe(false);
       }
       await moveClock(plain.db, hour - 60_000);
-      expect(await looking.isSteady()).toBe(false);
+      expect(await clock.isSteady()).toBe(false);
       await moveClock(plain.db, 60_000);
       onTestFinished(() => moveClock(plain.db, -hour));
-      expect(await looking.isSteady()).toBe(true);
+      expect(await clock.isSteady()).toBe(true);
       expect(onJump).toHaveBeenCalledTimes(1);
     });
 
     test("is reported once by each process, with the times before and after", async () => {
       const [onJump, onWait] = [vi.fn<(jump: ClockJump) => void>(), vi.fn()];
-      const looking = createRetentionClock(database, { onJump, onFirstLook: () => {}, onWait });
+      const clock = createRetentionClock(database, { onJump, onFirstReading: () => {}, onWait });
       await clockIsSteady(plain.db);
-      expect(await looking.isSteady()).toBe(true);
+      expect(await clock.isSteady()).toBe(true);
       const { rows } = await plain.db.query("SELECT seen_at FROM retention_clock");
       const before: Date = rows[0].seen_at;
       await moveClock(plain.db, 30 * day);
-      expect([await looking.isSteady(), await looking.isSteady()]).toEqual([false, false]);
+      expect([await clock.isSteady(), await clock.isSteady()]).toEqual([false, false]);
       await moveClock(plain.db, -30 * day);
-      expect(await looking.isSteady()).toBe(false);
+      expect(await clock.isSteady()).toBe(false);
       const [ahead, back] = onJump.mock.calls.map(([jump]) => jump);
       expect(onJump).toHaveBeenCalledTimes(2);
       expect(ahead?.from).toBe(before.toISOString());

@@ -63,7 +63,7 @@ const longestPollMs = 5_000;
 const usualValidityMs = 600_000;
 
 /** The minimum timeout of the last read. */
-const lastLookMs = 2_000;
+const lastReadMs = 2_000;
 
 /** The fields of a failed read's error that are used. */
 interface Failure {
@@ -108,7 +108,7 @@ export function createPhoneproof(settings: Settings): Phoneproof {
       for (let pauseMs = pollMs; ; pauseMs = Math.min(pauseMs * 1.5, longestPollMs)) {
         let waitMs = pauseMs * (0.75 + Math.random() / 2);
         try {
-          const readMs = Math.max(until - now(), lastLookMs);
+          const readMs = Math.max(until - now(), lastReadMs);
           const verification = await read(id, {
             signal,
             timeoutMs: Math.min(readMs, settings.timeoutMs ?? defaultTimeoutMs),
