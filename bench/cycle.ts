@@ -4,7 +4,7 @@
  * packages in bench/peer.
  */
 
-import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { mkdir, writeFile } from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import { type Endings, runToItsEnd } from "./endings.ts";
@@ -137,8 +137,7 @@ function table(figures: readonly ArmFigures[], leftovers: readonly Leftover[]): 
 async function bench(rounds: number, poolSize: number, endings: Endings): Promise<void> {
   const loadBefore = os.loadavg()[0] ?? 0;
   await installPackages("peer");
-  const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
-  endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 3 }));
+  const directory = await endings.directory();
   reportProgress("starting");
   // The webhook receiver is on this machine.
   const environment = { WEBHOOK_ALLOW_PRIVATE: "true" };

@@ -22,7 +22,7 @@ export type DatabaseLoopAnswer =
   | { readonly kind: "ran"; readonly result: LoadResult }
   | { readonly kind: "failed"; readonly message: string };
 
-export interface LoopTarget {
+interface LoopTarget {
   readonly connections: number;
   /** A UUID. */
   readonly projectId: string;

@@ -1,5 +1,8 @@
 /** Cleanup functions, which run once and in reverse order of registration, however the run ends. */
 
+import { mkdtemp, rm } from "node:fs/promises";
+import os from "node:os";
+import path from "node:path";
 import { reportProgress } from "./progress.ts";
 
 export class Endings {
@@ -8,6 +11,13 @@ export class Endings {
 
   add(end: () => Promise<unknown> | unknown): void {
     this.#endings.push(end);
+  }
+
+  /** Makes a directory, which the cleanup removes. */
+  async directory(): Promise<string> {
+    const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
+    this.add(() => rm(directory, { recursive: true, force: true, maxRetries: 5 }));
+    return directory;
   }
 
   endAll(): Promise<void> {

@@ -4,14 +4,11 @@
  * been lost. Linux only: memory is read from /proc, and the clients use several addresses in 127/8.
  */
 
-import { mkdtemp, rm } from "node:fs/promises";
 import net from "node:net";
-import os from "node:os";
-import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { newId } from "../src/core/ids.ts";
 import { newWindowToken, windowTokenDigest } from "../src/core/window-token.ts";
-import { runToItsEnd } from "./endings.ts";
+import { runCounted } from "./endings.ts";
 import { residentMiB } from "./memory.ts";
 import { type ServiceUnderLoad, startService } from "./service.ts";
 import { insertLike } from "./template.ts";
@@ -113,11 +110,8 @@ async function cutNoticeConnections(service: ServiceUnderLoad): Promise<number> 
   return ((service.cpu() ?? 0) - before) / 1_000_000;
 }
 
-await runToItsEnd(async (endings) => {
-  const count = Number(process.argv[2] ?? 10_000);
-  if (!Number.isInteger(count) || count < 1) throw new Error("usage: node bench/idle-windows.ts [windows]");
-  const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
-  endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 3 }));
+await runCounted({ usage: "idle-windows.ts [windows]", usual: 10_000 }, async (count, endings) => {
+  const directory = await endings.directory();
   const service = await startService(directory, { execArgv: [] });
   endings.add(() => service.close());
   const tokens = await makeWindows(service, count);

@@ -3,36 +3,22 @@
  * clients that keep theirs and leave the service no time.
  */
 
-import { mkdtemp, rm } from "node:fs/promises";
 import net from "node:net";
-import os from "node:os";
-import path from "node:path";
 import { runCounted } from "./endings.ts";
 import { HttpLoad } from "./http-load.ts";
 import { type LoadResult, Tally } from "./load.ts";
 import { merchantRequests } from "./requests.ts";
-import { startService } from "./service.ts";
+import { createOne, startService } from "./service.ts";
 
 const newcomers = 100;
 const kept = 200;
 
 await runCounted({ usage: "new-connections.ts [seconds]", usual: 5 }, async (seconds, endings) => {
-  const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
-  endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 5 }));
+  const directory = await endings.directory();
   const service = await startService(directory, { execArgv: [] });
   endings.add(() => service.close());
   const merchant = merchantRequests(service.project.keys.live);
-  const creation = await fetch(`http://127.0.0.1:${service.httpPort}/v1/verifications`, {
-    method: "POST",
-    headers: {
-      authorization: `Bearer ${service.project.keys.live}`,
-      "content-type": "application/json",
-      "idempotency-key": "new-connections",
-    },
-    body: "{}",
-  });
-  const { id } = (await creation.json()) as { id: string };
-  const request = merchant.read(id);
+  const request = merchant.read(await createOne(service.httpPort, service.project.keys.live));
   const milliseconds = seconds * 1000;
   const closing = request.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
 

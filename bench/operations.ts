@@ -1,6 +1,5 @@
 /** What is measured: each operation on its arms, the bare server (the ceiling) first. */
 
-import { randomUUID } from "node:crypto";
 import type { Environment } from "../src/core/project.ts";
 import type { BareAddresses } from "./bare-server.ts";
 import type { ChildProgram } from "./child.ts";
@@ -70,7 +69,7 @@ const ok = 200;
 export const openArms: Record<OperationName, (subjects: Subjects) => Promise<Arm[]>> = {
   async create(subjects) {
     const inTurn = cycle(merchants(subjects));
-    const next = () => inTurn().create(randomUUID());
+    const next = () => inTurn().create();
     return [
       await bareArm(subjects, { status: created, next }),
       await serviceArm(subjects, { status: created, next }),
@@ -80,7 +79,7 @@ export const openArms: Record<OperationName, (subjects: Subjects) => Promise<Arm
 
   async replay(subjects) {
     const inTurn = cycle(merchants(subjects));
-    const requests = Array.from({ length: replayedKeys }, () => inTurn().create(randomUUID()));
+    const requests = Array.from({ length: replayedKeys }, () => inTurn().create());
     await sendAll(subjects, created, requests);
     const next = cycle(shuffled(requests));
     return [

@@ -4,10 +4,7 @@
  * of an answer in the service and in Postgres, and how long until the service is as fast as before.
  */
 
-import { randomUUID } from "node:crypto";
-import { mkdtemp, rm } from "node:fs/promises";
 import os from "node:os";
-import path from "node:path";
 import { runToItsEnd } from "./endings.ts";
 import { HttpLoad } from "./http-load.ts";
 import type { LoadResult } from "./load.ts";
@@ -25,14 +22,13 @@ await runToItsEnd(async (endings) => {
   const seconds = Number(process.argv[3] ?? 60);
   if (!(times >= 1 && times <= 100)) throw new Error("times must be a number from 1 to 100");
   if (!(seconds >= 1 && seconds <= 600)) throw new Error("seconds must be a number from 1 to 600");
-  const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
-  endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 5 }));
+  const directory = await endings.directory();
   const service = await startService(directory, { execArgv: [] });
   endings.add(() => service.close());
   // The load generator has the lower priority: if both need a core, the generator waits.
   os.setPriority(19);
   const merchant = merchantRequests(service.project.keys.live);
-  const next = () => merchant.create(randomUUID());
+  const next = () => merchant.create();
 
   const busy = await HttpLoad.open(service.httpPort, busyConnections);
   const full = async () => {

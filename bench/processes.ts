@@ -3,8 +3,8 @@
  * and in a hundred. Fails if there was a deadlock, or if the usage counts do not exactly match the answered calls.
  */
 
-import { randomBytes, randomUUID } from "node:crypto";
-import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { randomBytes } from "node:crypto";
+import { mkdir, readFile, writeFile } from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
@@ -93,7 +93,7 @@ function creationsOf(merchants: readonly Merchant[]): () => string {
     const merchant = merchants[turn % merchants.length] as Merchant;
     const inTurn = Math.floor(turn++ / merchants.length) % merchant.requests.length;
     merchant.creations += 1;
-    return (merchant.requests[inTurn] as MerchantRequests).create(randomUUID());
+    return (merchant.requests[inTurn] as MerchantRequests).create();
   };
 }
 
@@ -199,8 +199,7 @@ function table(workloads: readonly Workload[]): string {
 
 async function bench(rounds: number, endings: Endings): Promise<void> {
   const loadBefore = os.loadavg()[0] ?? 0;
-  const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
-  endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 3 }));
+  const directory = await endings.directory();
   reportProgress("starting");
   const { database, url, postgresCpu, lockWaits } = await startPostgres(directory, endings);
   const adminToken = randomBytes(24).toString("base64url");

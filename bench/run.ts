@@ -1,6 +1,6 @@
 /** `npm run bench`: compares the service with the same server without any work behind it, and with its database alone. */
 
-import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { mkdir, writeFile } from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import type { BareAddresses } from "./bare-server.ts";
@@ -30,12 +30,6 @@ interface LongReport {
   readonly memory: MemoryFigures;
 }
 
-async function openDirectory(endings: Endings): Promise<string> {
-  const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
-  endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 3 }));
-  return directory;
-}
-
 async function openSubjects(directory: string, options: Options, endings: Endings): Promise<Subjects> {
   const execArgv =
     options.profile === undefined ? [] : ["--cpu-prof", `--cpu-prof-dir=${path.resolve(options.profile)}`];
@@ -56,7 +50,7 @@ async function openSubjects(directory: string, options: Options, endings: Ending
 
 async function bench(options: Options, endings: Endings): Promise<Report> {
   const loadBefore = os.loadavg()[0] ?? 0;
-  const directory = await openDirectory(endings);
+  const directory = await endings.directory();
   reportProgress("start");
   const starts = await measureStarts(directory, endings);
   reportProgress("starting");
@@ -87,7 +81,7 @@ async function bench(options: Options, endings: Endings): Promise<Report> {
 /** Measurements that take longer than a quarter of an hour. */
 async function benchLong(options: Options, endings: Endings): Promise<LongReport> {
   const loadBefore = os.loadavg()[0] ?? 0;
-  const directory = await openDirectory(endings);
+  const directory = await endings.directory();
   reportProgress("starting");
   const subjects = await openSubjects(directory, options, endings);
   await subjects.pending.take(0, pendingThroughout);

@@ -89,7 +89,7 @@ export async function startService(
     const opened = database;
     const createProject = async (lastDigit: string): Promise<BenchProject> => {
       const project = await administration.createProject(lastDigit);
-      const first = await createFirst(httpPort, project.keys.test);
+      const first = decodeId("vrf_", await createOne(httpPort, project.keys.test)) ?? "";
       return { ...project, template: await readTemplate(opened, first) };
     };
     const project = await createProject("1");
@@ -181,8 +181,8 @@ async function fillLog(database: pg.Client): Promise<void> {
   await database.query("CHECKPOINT");
 }
 
-/** Returns the verification's UUID. */
-async function createFirst(httpPort: number, apiKey: string): Promise<string> {
+/** Creates a verification and returns its id, `vrf_…`. */
+export async function createOne(httpPort: number, apiKey: string): Promise<string> {
   const response = await fetch(`http://127.0.0.1:${httpPort}/v1/verifications`, {
     method: "POST",
     headers: {
@@ -193,9 +193,8 @@ async function createFirst(httpPort: number, apiKey: string): Promise<string> {
     body: creationBody,
   });
   const { id } = (await response.json()) as { id?: string };
-  const uuid = id === undefined ? null : decodeId("vrf_", id);
-  if (uuid === null) throw new Error(`the service created nothing: ${response.status}`);
-  return uuid;
+  if (id === undefined) throw new Error(`the service created nothing: ${response.status}`);
+  return id;
 }
 
 interface Postmaster {

@@ -4,8 +4,6 @@
  * production, on a Postgres with full durability.
  */
 
-import { mkdtemp, rm } from "node:fs/promises";
-import os from "node:os";
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { type Client, createClient } from "@connectrpc/connect";
@@ -111,8 +109,7 @@ async function measure(client: Statistics, projectId: string, hours: number, cal
 }
 
 async function bench(calls: number, endings: Endings): Promise<void> {
-  const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
-  endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 3 }));
+  const directory = await endings.directory();
   const postgres = await startEmbeddedPostgres({ dataDir: directory, transport: "tcp" });
   endings.add(() => postgres.stop());
   const database = new pg.Client(postgres.connection);

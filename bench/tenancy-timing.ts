@@ -4,10 +4,6 @@
  * alternating order. Exits with 1 if the medians differ by more than 5 %.
  */
 
-import { randomUUID } from "node:crypto";
-import { mkdtemp, rm } from "node:fs/promises";
-import os from "node:os";
-import path from "node:path";
 import { createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { Agent, request } from "undici";
@@ -15,31 +11,13 @@ import { encodeId, newId } from "../src/core/ids.ts";
 import { VerificationService } from "../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { type Endings, runCounted } from "./endings.ts";
 import { median } from "./load.ts";
-import { creationBody } from "./requests.ts";
-import { type ServiceUnderLoad, startService } from "./service.ts";
+import { createOne, type ServiceUnderLoad, startService } from "./service.ts";
 
 const warmUpPairs = 300;
 const allowedDifference = 0.05;
 
 /** Requests a verification that the caller must not learn anything about. */
 type Ask = (verificationId: string) => Promise<void>;
-
-async function createMany({ httpPort, project }: ServiceUnderLoad, count: number): Promise<string[]> {
-  const ids: string[] = [];
-  while (ids.length < count) {
-    const { body } = await request(`http://127.0.0.1:${httpPort}/v1/verifications`, {
-      method: "POST",
-      headers: {
-        authorization: `Bearer ${project.keys.live}`,
-        "content-type": "application/json",
-        "idempotency-key": randomUUID(),
-      },
-      body: creationBody,
-    });
-    ids.push(((await body.json()) as { id: string }).id);
-  }
-  return ids;
-}
 
 function questions({ httpPort, grpcAddress, loopProject }: ServiceUnderLoad): Record<string, Ask> {
   const authorization = `Bearer ${loopProject.keys.live}`;
@@ -99,11 +77,11 @@ async function compare(ask: Ask, existing: readonly string[]): Promise<{ existin
 }
 
 async function run(pairs: number, endings: Endings): Promise<void> {
-  const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
-  endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 3 }));
+  const directory = await endings.directory();
   const service = await startService(directory, { execArgv: [] });
   endings.add(service.close);
-  const existing = await createMany(service, pairs);
+  const existing: string[] = [];
+  while (existing.length < pairs) existing.push(await createOne(service.httpPort, service.project.keys.live));
   const line = (name: string, cells: readonly string[]) =>
     name.padEnd(14) + cells.map((cell) => cell.padStart(12)).join("");
   console.log(`${pairs.toLocaleString("en")} interleaved pairs, medians in ms\n`);

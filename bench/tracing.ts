@@ -4,27 +4,22 @@
  * measured in turn.
  */
 
-import { randomUUID } from "node:crypto";
-import { mkdtemp, rm } from "node:fs/promises";
+import { mkdtemp } from "node:fs/promises";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
-import os from "node:os";
 import path from "node:path";
-import { runToItsEnd } from "./endings.ts";
+import { runCounted } from "./endings.ts";
 import { HttpLoad } from "./http-load.ts";
 import type { Arm } from "./operations.ts";
 import { merchantRequests } from "./requests.ts";
 import { type ArmFigures, measureInTurn, ratioOf } from "./rounds.ts";
-import { type ServiceUnderLoad, startService } from "./service.ts";
+import { createOne, type ServiceUnderLoad, startService } from "./service.ts";
 
 const connections = 64;
 const secondsPerRound = 2;
 
-await runToItsEnd(async (endings) => {
-  const rounds = Number(process.argv[2] ?? 5);
-  if (!Number.isInteger(rounds) || rounds < 1) throw new Error("rounds must be a whole number from 1");
-  const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
-  endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 5 }));
+await runCounted({ usage: "tracing.ts [rounds]", usual: 5 }, async (rounds, endings) => {
+  const directory = await endings.directory();
   let received = 0;
   const collector = createServer((request, response) => {
     request.on("data", (chunk: Buffer) => {
@@ -63,7 +58,8 @@ async function armOf(
 ): Promise<Arm> {
   const load = await HttpLoad.open(service.httpPort, connections);
   const merchant = merchantRequests(service.project.keys.live);
-  const read = operation === "read" ? merchant.read(await createOne(service)) : "";
+  const read =
+    operation === "read" ? merchant.read(await createOne(service.httpPort, service.project.keys.live)) : "";
   return {
     name,
     cpu: service.cpu,
@@ -72,23 +68,10 @@ async function armOf(
       load.run(
         operation === "read"
           ? { status: 200, milliseconds, next: () => read }
-          : { status: 201, milliseconds, next: () => merchant.create(randomUUID()) },
+          : { status: 201, milliseconds, next: () => merchant.create() },
       ),
     close: () => load.close(),
   };
-}
-
-async function createOne({ httpPort, project }: ServiceUnderLoad): Promise<string> {
-  const answer = await fetch(`http://127.0.0.1:${httpPort}/v1/verifications`, {
-    method: "POST",
-    headers: {
-      authorization: `Bearer ${project.keys.live}`,
-      "content-type": "application/json",
-      "idempotency-key": randomUUID(),
-    },
-    body: "{}",
-  });
-  return ((await answer.json()) as { id: string }).id;
 }
 
 function print(operation: string, figures: readonly ArmFigures[]): void {

@@ -4,9 +4,6 @@
  */
 
 import { randomUUID } from "node:crypto";
-import { mkdtemp, rm } from "node:fs/promises";
-import os from "node:os";
-import path from "node:path";
 import { create, toBinary } from "@bufbuild/protobuf";
 import { encodeId } from "../src/core/ids.ts";
 import {
@@ -17,7 +14,7 @@ import {
 } from "../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import type { BareAddresses } from "./bare-server.ts";
 import { ChildProgram } from "./child.ts";
-import { runToItsEnd } from "./endings.ts";
+import { runCounted } from "./endings.ts";
 import { HttpLoad } from "./http-load.ts";
 import type { Arm } from "./operations.ts";
 import { type CpuClock, processClock } from "./process-cpu.ts";
@@ -31,11 +28,8 @@ const inProgress = 64;
 const connections = 4;
 const secondsPerRound = 2;
 
-await runToItsEnd(async (endings) => {
-  const rounds = Number(process.argv[2] ?? 5);
-  if (!Number.isInteger(rounds) || rounds < 1) throw new Error("rounds must be a whole number from 1");
-  const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
-  endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 5 }));
+await runCounted({ usage: "unary-calls.ts [rounds]", usual: 5 }, async (rounds, endings) => {
+  const directory = await endings.directory();
   const bare = new ChildProgram<object, BareAddresses>("bare-server.ts");
   endings.add(async () => bare.close());
   const bareAddress = (await bare.nextMessage()).grpcAddress;
@@ -73,7 +67,7 @@ await runToItsEnd(async (endings) => {
         creation.idempotencyKey = randomUUID();
         return toBinary(CreateVerificationRequestSchema, creation);
       },
-      request: () => merchant.create(randomUUID()),
+      request: () => merchant.create(),
       status: 201,
     },
     {

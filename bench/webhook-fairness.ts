@@ -4,8 +4,6 @@
  * production, on a Postgres with full durability.
  */
 
-import { mkdtemp, rm } from "node:fs/promises";
-import os from "node:os";
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
@@ -126,8 +124,7 @@ function table(without: readonly Round[], within: readonly Round[]): string {
 }
 
 async function run(rounds: number, endings: Endings): Promise<void> {
-  const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-bench-"));
-  endings.add(() => rm(directory, { recursive: true, force: true, maxRetries: 3 }));
+  const directory = await endings.directory();
   const postgres = await startEmbeddedPostgres({ dataDir: directory, transport: "tcp" });
   endings.add(() => postgres.stop());
   const receivers = new ChildProgram<Expectation, object>("webhook-receivers.ts");
