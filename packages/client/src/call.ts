@@ -55,8 +55,13 @@ interface Call extends CallOptions {
   readonly idempotencyKey?: string | undefined;
 }
 
-/** A failed attempt. */
-type Setback = readonly [error: PhoneproofError, retryAfterMs?: number, isLasting?: boolean];
+/** Of an attempt: its answer, or null and why there is none. A tuple, as the bundle has a limit of size. */
+type Outcome = readonly [
+  answer: object | null,
+  error?: PhoneproofError,
+  retryAfterMs?: number,
+  isLasting?: boolean,
+];
 
 export const defaultTimeoutMs = 30_000;
 
@@ -145,10 +150,8 @@ export async function callService<Answer>(settings: Settings, call: Call): Promi
       throw new PhoneproofError("aborted", { code: "aborted", idempotencyKey, cause: signal.reason });
     }
     const leftMs = Math.min(settings.attemptTimeoutMs ?? 10_000, until - now());
-    const answer = await attempt(settings, call, leftMs);
-    if (!Array.isArray(answer)) return answer as Answer;
-    // Array.isArray does not narrow to a readonly tuple.
-    const [error, retryAfterMs = 0, isLasting] = answer as unknown as Setback;
+    const [answer, error, retryAfterMs = 0, isLasting] = await attempt(settings, call, leftMs);
+    if (answer) return answer as Answer;
     const waitMs = Math.max(retryAfterMs, pauseMs * (0.5 + Math.random() / 2));
     if (!signal?.aborted && (isLasting || now() + waitMs >= until)) throw error;
     await pause(waitMs, signal);
@@ -157,7 +160,7 @@ export async function callService<Answer>(settings: Settings, call: Call): Promi
   }
 }
 
-async function attempt(settings: Settings, call: Call, timeoutMs: number): Promise<object | Setback> {
+async function attempt(settings: Settings, call: Call, timeoutMs: number): Promise<Outcome> {
   const { method, path, body = null, idempotencyKey, signal } = call;
   const { baseUrl, apiKey, fetch = globalThis.fetch } = settings;
   const attemptEnds = new AbortController();
@@ -178,7 +181,7 @@ async function attempt(settings: Settings, call: Call, timeoutMs: number): Promi
     return understood(response, await response.text(), idempotencyKey);
   } catch (cause) {
     const message = `${method} ${path}: no answer from ${baseUrl}`;
-    return [new PhoneproofError(message, { code: "no_answer", idempotencyKey, cause })];
+    return [null, new PhoneproofError(message, { code: "no_answer", idempotencyKey, cause })];
   } finally {
     end();
   }
@@ -195,11 +198,7 @@ interface Body {
   };
 }
 
-function understood(
-  response: FetchResponse,
-  text: string,
-  idempotencyKey: string | undefined,
-): object | Setback {
+function understood(response: FetchResponse, text: string, idempotencyKey: string | undefined): Outcome {
   const { status, ok, headers } = response;
   let body: Body | null = null;
   try {
@@ -208,7 +207,7 @@ function understood(
     // The body was cut off in transit: count it as no answer, so that the next attempt shows whether the creation succeeded.
     if (ok && headers.get("content-type")?.includes("json")) throw cause;
   }
-  if (ok && typeof body?.id === "string") return body;
+  if (ok && typeof body?.id === "string") return [body];
   const retryAfterMs = retryAfter(headers);
   const isLasting = !isPassing(status);
   const apiError = body?.error;
@@ -227,7 +226,7 @@ function understood(
       // Only the presence of `code` was checked; the rest is what the contract guarantees.
     } as ConstructorParameters<typeof PhoneproofError>[1],
   );
-  return [error, retryAfterMs, isLasting];
+  return [null, error, retryAfterMs, isLasting];
 }
 
 /** The delay in milliseconds. The header has seconds or, from a proxy, a date. */
