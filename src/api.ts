@@ -19,6 +19,7 @@ import { getStatistics } from "./core/statistics.ts";
 import { takeInboundMessages } from "./core/take-inbound-messages.ts";
 import type { Tracing } from "./core/tracing.ts";
 import type { TransitionHub } from "./core/transition-hub.ts";
+import type { VerificationUseCases } from "./core/verification-use-cases.ts";
 import {
   getVerificationWindow,
   sendTestMessage,
@@ -33,7 +34,7 @@ import { renewCertificate } from "./grpc-certificate.ts";
 import { writeLastUses } from "./jobs/last-used.ts";
 import type { createMetrics } from "./ops/metrics.ts";
 import type { Readiness } from "./ops/readiness.ts";
-import { createRpcServer } from "./rpc/server.ts";
+import { createRpcServer, type RpcServer } from "./rpc/server.ts";
 import { createVerificationService } from "./rpc/verification-service.ts";
 import { createVerificationWindowService } from "./rpc/verification-window-service.ts";
 import { afterRunning } from "./running-time.ts";
@@ -58,8 +59,7 @@ export interface ApiAddresses {
   readonly grpc: string;
 }
 
-/** Starts listening and returns the addresses. `closers` stops everything that was started here. */
-export async function startApi(parts: {
+interface ApiParts {
   readonly config: Config;
   readonly database: Database;
   readonly directory: CachedDirectory;
@@ -75,9 +75,12 @@ export async function startApi(parts: {
   readonly deprecations: readonly Deprecation[];
   readonly log: Logger;
   readonly closers: Closers;
-}): Promise<ApiAddresses> {
+}
+
+/** Starts listening and returns the addresses. `closers` stops everything that was started here. */
+export async function startApi(parts: ApiParts): Promise<ApiAddresses> {
   const { config, database, directory, transitions, administration, readiness, stopping } = parts;
-  const { metrics, tracing, traced, deprecations, log, closers } = parts;
+  const { metrics, tracing, deprecations, log, closers } = parts;
   const administrationAs: AdministrationAs = async (actor) => (await administration()).as(actor);
 
   const lastUses = createLastUses(database);
@@ -98,48 +101,10 @@ export async function startApi(parts: {
     noteUse: lastUses.note,
     adminTokens: await adminTokensOf(config, log),
   });
-  const occupancy = createCodeOccupancy(database);
-  await occupancy.refresh();
-  occupancy.start((error) => log.warn({ err: error }, "the codes in use could not be counted"));
-  closers.add(async () => occupancy.stop());
-
   const publicBase = { url: config.publicBaseUrl ?? `http://localhost:${config.httpPort}` };
-  const useCases = {
-    createVerification: createVerification({
-      verifications,
-      directory,
-      occupancy,
-      clock: createDatabaseClock(database),
-      publicBase,
-      onCreated: (environment) => metrics.verifications.count("created", environment, 1),
-      onUnplaced: metrics.verifications.unplaced,
-    }),
-    getVerification: getVerification({ verifications }),
-    cancelVerification: cancelVerification({ verifications }),
-    listVerifications: listVerifications({ verifications, directory, chargeUsage: usage.charge }),
-    watchVerification: watchVerification({ verifications, transitions }),
-  };
-  const service = createVerificationService(traced ? traced.useCases(useCases) : useCases);
-  const judgeMessage = createInboundMessages(database, {
-    onFault(error) {
-      metrics.verifications.inboundFault();
-      log.error({ err: error }, "an inbound message could not be processed");
-    },
-  });
-  const takeMessages = takeInboundMessages({
-    directory,
-    onReceipt({ outcome, verificationId, duplicate }, { carrier, environment }, seconds) {
-      metrics.verifications.receipt({ outcome, duplicate, carrier, environment }, seconds);
-      if (log.isLevelEnabled("debug")) {
-        log.debug(
-          { verificationId: verificationId && encodeId("vrf_", verificationId), outcome, carrier, duplicate },
-          "inbound message",
-        );
-      }
-    },
-    writeDown: async (actor, act) => (await administration()).writeDown(actor, act),
-    judgeMessage: traced ? traced.judgement(judgeMessage) : judgeMessage,
-  });
+  const useCases = await startUseCases(parts, { verifications, chargeUsage: usage.charge, publicBase });
+  const service = createVerificationService(useCases);
+  const takeMessages = takeMessagesWith(parts);
 
   const rpc = createRpcServer({
     verifications: service,
@@ -199,6 +164,74 @@ export async function startApi(parts: {
       ending.cancel();
     }
   });
+  return listen(parts, { rpc, gateway, publicBase });
+}
+
+/** What can be done with verifications, and the counting of codes that creations depend on. */
+async function startUseCases(
+  { database, directory, transitions, metrics, traced, log, closers }: ApiParts,
+  by: {
+    readonly verifications: ReturnType<typeof createVerifications>;
+    readonly chargeUsage: ReturnType<typeof createUsageLedger>["charge"];
+    readonly publicBase: { readonly url: string };
+  },
+): Promise<VerificationUseCases> {
+  const { verifications, chargeUsage, publicBase } = by;
+  const occupancy = createCodeOccupancy(database);
+  await occupancy.refresh();
+  occupancy.start((error) => log.warn({ err: error }, "the codes in use could not be counted"));
+  closers.add(async () => occupancy.stop());
+  const useCases = {
+    createVerification: createVerification({
+      verifications,
+      directory,
+      occupancy,
+      clock: createDatabaseClock(database),
+      publicBase,
+      onCreated: (environment) => metrics.verifications.count("created", environment, 1),
+      onUnplaced: metrics.verifications.unplaced,
+    }),
+    getVerification: getVerification({ verifications }),
+    cancelVerification: cancelVerification({ verifications }),
+    listVerifications: listVerifications({ verifications, directory, chargeUsage }),
+    watchVerification: watchVerification({ verifications, transitions }),
+  };
+  return traced ? traced.useCases(useCases) : useCases;
+}
+
+function takeMessagesWith({ database, directory, administration, metrics, traced, log }: ApiParts) {
+  const judgeMessage = createInboundMessages(database, {
+    onFault(error) {
+      metrics.verifications.inboundFault();
+      log.error({ err: error }, "an inbound message could not be processed");
+    },
+  });
+  return takeInboundMessages({
+    directory,
+    onReceipt({ outcome, verificationId, duplicate }, { carrier, environment }, seconds) {
+      metrics.verifications.receipt({ outcome, duplicate, carrier, environment }, seconds);
+      if (log.isLevelEnabled("debug")) {
+        log.debug(
+          { verificationId: verificationId && encodeId("vrf_", verificationId), outcome, carrier, duplicate },
+          "inbound message",
+        );
+      }
+    },
+    writeDown: async (actor, act) => (await administration()).writeDown(actor, act),
+    judgeMessage: traced ? traced.judgement(judgeMessage) : judgeMessage,
+  });
+}
+
+/** Opens both ports. From then on `publicBase` has the address that is in use. */
+async function listen(
+  { config, metrics, log, closers }: ApiParts,
+  servers: {
+    readonly rpc: RpcServer;
+    readonly gateway: ReturnType<typeof createGateway>;
+    readonly publicBase: { url: string };
+  },
+): Promise<ApiAddresses> {
+  const { rpc, gateway, publicBase } = servers;
   const grpcPort = await withListenErrors("GRPC", config.grpcHost, config.grpcPort, () =>
     rpc.listen(config.grpcHost, config.grpcPort),
   );
