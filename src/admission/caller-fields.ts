@@ -1,5 +1,5 @@
 import { encodeId } from "../core/ids.ts";
-import type { Caller } from "../core/project.ts";
+import { type Caller, tokenNameOf } from "../core/project.ts";
 
 /**
  * Who called, for the log: a merchant's project and which of its keys, or which service token. So it can be found out what a leaked one
@@ -10,6 +10,6 @@ export function callerFields(caller: Caller) {
     const { project, apiKeyId, environment } = caller;
     return { projectId: encodeId("prj_", project.id), apiKeyId: encodeId("key_", apiKeyId), environment };
   }
-  const { tokenId, scope, source } = caller;
-  return { tokenId: tokenId === null ? "installation" : encodeId("tok_", tokenId), scope, source };
+  const { scope, source } = caller;
+  return { tokenId: tokenNameOf(caller), scope, source };
 }

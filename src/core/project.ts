@@ -1,5 +1,7 @@
 /** A merchant's project, its settings, and what an API key or service token grants. */
 
+import { encodeId } from "./ids.ts";
+
 /** All environments. */
 export const environments = ["live", "test"] as const;
 
@@ -56,3 +58,11 @@ export interface ServiceCaller {
 }
 
 export type Caller = MerchantCaller | ServiceCaller;
+
+/** The actor's name of the installation's own admin token. */
+export const installation = "installation";
+
+/** `tok_…`, or `installation`: what the log and the audit log call a token. */
+export function tokenNameOf({ tokenId }: ServiceCaller): string {
+  return tokenId === null ? installation : encodeId("tok_", tokenId);
+}

@@ -1,8 +1,8 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
 import { noSuchProject } from "../access.ts";
-import { decodeId, encodeId } from "../ids.ts";
+import { decodeId } from "../ids.ts";
 import { pageLimit, pageStart, paginate } from "../page-token.ts";
-import type { Caller } from "../project.ts";
+import { type Caller, installation, tokenNameOf } from "../project.ts";
 import { projectUuidOf } from "./projects.ts";
 
 /** The audited actions of administrators, in the past tense. */
@@ -87,9 +87,6 @@ export interface AuditLog {
 }
 
 const pageSizes = { usual: 50, most: 200 };
-/** Actors that are not service tokens. */
-const itself = ["installation", "service"];
-
 export function readAudit({ audit }: { readonly audit: AuditStore }): AuditLog {
   return {
     async list({ projectId, actor, pageSize, pageToken }) {
@@ -97,7 +94,7 @@ export function readAudit({ audit }: { readonly audit: AuditStore }): AuditLog {
       const limit = pageLimit(pageSize, pageSizes, violations);
       const before = pageStart(pageToken, [projectId, actor], violations);
       const tokenId = decodeId("tok_", actor);
-      if (tokenId === null && !["", ...itself].includes(actor)) {
+      if (tokenId === null && !["", installation, serviceActor.name].includes(actor)) {
         violations.push({ field: "actor", message: "must be a token's id, tok_…, installation or service" });
       }
       if (violations.length > 0) throw new Failure("validation_failed", { fields: violations });
@@ -119,11 +116,7 @@ export function actorOf(call: {
 }): Actor {
   const { caller, address, requestId } = call;
   if (caller.kind !== "service") throw new Failure("insufficient_scope");
-  return {
-    name: caller.tokenId === null ? "installation" : encodeId("tok_", caller.tokenId),
-    address,
-    requestId,
-  };
+  return { name: tokenNameOf(caller), address, requestId };
 }
 
 /** The process itself, for instance when it creates the demo project. */
