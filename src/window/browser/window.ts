@@ -47,7 +47,7 @@ function open(main: HTMLElement): void {
   simulatedPhone(address);
   countDown();
   if (state.status === "pending") {
-    follow();
+    follow(address, { apply, isFinished: () => finished, setCutOff });
     adviseLater();
   } else finish(false);
 
@@ -196,126 +196,136 @@ function open(main: HTMLElement): void {
     isCutOff = cutOff;
     showConnection();
   }
+}
 
-  /**
-   * Follows the state over the event stream where possible. The stream reconnects by itself and delivers the current state
-   * first; while nothing is received, the state is polled.
-   */
-  function follow(): void {
-    let stream: EventSource | undefined;
-    let lastEventAt = Number.NEGATIVE_INFINITY;
-    /** When a stream was opened, or broke: the browser then opens it again, after the pause that the service asks for. */
-    let begunAt = Number.NEGATIVE_INFINITY;
-    let gapMs = askEveryMs;
-    let nextPollAt = Number.NEGATIVE_INFINITY;
-    /** Until when the service has asked not to be called, by `Retry-After`. */
-    let retryAfterUntil = Number.NEGATIVE_INFINITY;
-    let isAsking = false;
-    const onStreamEvent = () => {
-      lastEventAt = performance.now();
-      answered();
-    };
-    const answered = () => {
-      gapMs = askEveryMs;
-      setCutOff(false);
-    };
-    const connect = () => {
-      stream?.close();
-      begunAt = performance.now();
-      try {
-        stream = new EventSource(`${address}/events`);
-      } catch {
-        // A browser or an extension without streams: the window polls.
-        return;
-      }
-      stream.addEventListener("beat", onStreamEvent);
-      stream.addEventListener("state", (event) => {
-        onStreamEvent();
-        apply(JSON.parse((event as MessageEvent<string>).data) as WindowState);
-        if (finished) stream?.close();
-      });
-      stream.addEventListener("error", () => {
-        lastEventAt = Number.NEGATIVE_INFINITY;
-        begunAt = performance.now();
-      });
-    };
-    const ask = async () => {
-      if (isAsking) return;
-      isAsking = true;
-      let waitMs = 0;
-      // Browsers of early 2018 have none.
-      const request = "AbortController" in window ? new AbortController() : null;
-      const timeout = setTimeout(() => request?.abort(), silenceMs);
-      try {
-        const answer = await fetch(`${address}/status`, {
-          cache: "no-store",
-          signal: request?.signal ?? null,
-        });
-        // The window is no longer available. A 404 without our request id comes from a proxy that has lost the service for a
-        // moment.
-        if (answer.status === 404 && answer.headers.get("x-request-id")?.startsWith("req_"))
-          location.reload();
-        if (answer.ok) {
-          // A network that first wants a login may answer every request with a page.
-          const next = (await answer.json()) as WindowState;
-          answered();
-          apply(next);
-        } else {
-          const wantedMs = Number(answer.headers.get("retry-after")) * 1000 || 0;
-          retryAfterUntil = performance.now() + wantedMs;
-          waitMs = Math.max(wantedMs, refused());
-        }
-      } catch {
-        waitMs = refused();
-      }
-      clearTimeout(timeout);
-      nextPollAt = performance.now() + waitMs;
-      isAsking = false;
-    };
-    const refused = () => {
-      // Meanwhile a stream may have been heard.
-      setCutOff(performance.now() - lastEventAt >= silenceMs);
-      gapMs = Math.min(gapMs * 1.5, askAtMostEveryMs);
-      return gapMs;
-    };
-    const reconnect = () => {
-      // The timer asks as soon as it may.
-      if (performance.now() < retryAfterUntil) return;
-      connect();
-      void ask();
-    };
-    // Browsers open at most six connections to a host over HTTP/1.1, so a hidden window must not keep one.
-    const isSeen = () => document.visibilityState === "visible";
-    if (isSeen()) connect();
-    const timer = setInterval(() => {
-      if (finished) {
-        clearInterval(timer);
-        stream?.close();
-        return;
-      }
-      const now = performance.now();
-      if (now - lastEventAt < silenceMs || now < nextPollAt) return;
-      void ask();
-      const isOver = stream === undefined || stream.readyState === stream.CLOSED;
-      if (isSeen() && (isOver || now - begunAt >= silenceMs)) connect();
-    }, askEveryMs);
-    addEventListener("offline", () => {
+/**
+ * Follows the state over the event stream where possible. The stream reconnects by itself and delivers the current state
+ * first; while nothing is received, the state is polled.
+ */
+function follow(
+  address: string,
+  {
+    apply,
+    isFinished,
+    setCutOff,
+  }: {
+    readonly apply: (next: WindowState) => void;
+    readonly isFinished: () => boolean;
+    readonly setCutOff: (cutOff: boolean) => void;
+  },
+): void {
+  let stream: EventSource | undefined;
+  let lastEventAt = Number.NEGATIVE_INFINITY;
+  /** When a stream was opened, or broke: the browser then opens it again, after the pause that the service asks for. */
+  let begunAt = Number.NEGATIVE_INFINITY;
+  let gapMs = askEveryMs;
+  let nextPollAt = Number.NEGATIVE_INFINITY;
+  /** Until when the service has asked not to be called, by `Retry-After`. */
+  let retryAfterUntil = Number.NEGATIVE_INFINITY;
+  let isAsking = false;
+  const onStreamEvent = () => {
+    lastEventAt = performance.now();
+    answered();
+  };
+  const answered = () => {
+    gapMs = askEveryMs;
+    setCutOff(false);
+  };
+  const connect = () => {
+    stream?.close();
+    begunAt = performance.now();
+    try {
+      stream = new EventSource(`${address}/events`);
+    } catch {
+      // A browser or an extension without streams: the window polls.
+      return;
+    }
+    stream.addEventListener("beat", onStreamEvent);
+    stream.addEventListener("state", (event) => {
+      onStreamEvent();
+      apply(JSON.parse((event as MessageEvent<string>).data) as WindowState);
+      if (isFinished()) stream?.close();
+    });
+    stream.addEventListener("error", () => {
       lastEventAt = Number.NEGATIVE_INFINITY;
-      setCutOff(true);
+      begunAt = performance.now();
     });
-    addEventListener("online", () => {
-      if (!finished && isSeen()) reconnect();
-    });
-    // A page that was suspended may have missed any number of events.
-    document.addEventListener("visibilitychange", () => {
-      if (finished) return;
-      if (isSeen()) reconnect();
-      else {
-        stream?.close();
-        lastEventAt = Number.NEGATIVE_INFINITY;
+  };
+  const ask = async () => {
+    if (isAsking) return;
+    isAsking = true;
+    let waitMs = 0;
+    // Browsers of early 2018 have none.
+    const request = "AbortController" in window ? new AbortController() : null;
+    const timeout = setTimeout(() => request?.abort(), silenceMs);
+    try {
+      const answer = await fetch(`${address}/status`, {
+        cache: "no-store",
+        signal: request?.signal ?? null,
+      });
+      // The window is no longer available. A 404 without our request id comes from a proxy that has lost the service for a
+      // moment.
+      if (answer.status === 404 && answer.headers.get("x-request-id")?.startsWith("req_")) location.reload();
+      if (answer.ok) {
+        // A network that first wants a login may answer every request with a page.
+        const next = (await answer.json()) as WindowState;
+        answered();
+        apply(next);
+      } else {
+        const wantedMs = Number(answer.headers.get("retry-after")) * 1000 || 0;
+        retryAfterUntil = performance.now() + wantedMs;
+        waitMs = Math.max(wantedMs, refused());
       }
-    });
-  }
+    } catch {
+      waitMs = refused();
+    }
+    clearTimeout(timeout);
+    nextPollAt = performance.now() + waitMs;
+    isAsking = false;
+  };
+  const refused = () => {
+    // Meanwhile a stream may have been heard.
+    setCutOff(performance.now() - lastEventAt >= silenceMs);
+    gapMs = Math.min(gapMs * 1.5, askAtMostEveryMs);
+    return gapMs;
+  };
+  const reconnect = () => {
+    // The timer asks as soon as it may.
+    if (performance.now() < retryAfterUntil) return;
+    connect();
+    void ask();
+  };
+  // Browsers open at most six connections to a host over HTTP/1.1, so a hidden window must not keep one.
+  const isSeen = () => document.visibilityState === "visible";
+  if (isSeen()) connect();
+  const timer = setInterval(() => {
+    if (isFinished()) {
+      clearInterval(timer);
+      stream?.close();
+      return;
+    }
+    const now = performance.now();
+    if (now - lastEventAt < silenceMs || now < nextPollAt) return;
+    void ask();
+    const isOver = stream === undefined || stream.readyState === stream.CLOSED;
+    if (isSeen() && (isOver || now - begunAt >= silenceMs)) connect();
+  }, askEveryMs);
+  addEventListener("offline", () => {
+    lastEventAt = Number.NEGATIVE_INFINITY;
+    setCutOff(true);
+  });
+  addEventListener("online", () => {
+    if (!isFinished() && isSeen()) reconnect();
+  });
+  // A page that was suspended may have missed any number of events.
+  document.addEventListener("visibilitychange", () => {
+    if (isFinished()) return;
+    if (isSeen()) reconnect();
+    else {
+      stream?.close();
+      lastEventAt = Number.NEGATIVE_INFINITY;
+    }
+  });
 }
 
 /**
