@@ -850,20 +850,9 @@ describe("a web-sent message", () => {
 describe("the carrier", () => {
   test.for([
     ["SKT", "SKT"],
-    ["KT", "KT"],
-    ["KTF", "KT"],
-    ["LGU+", "LGU+"],
-    ["LGU", "LGU+"],
-    ["LGT", "LGU+"],
-    ["LG U+", "LGU+"],
-    ["SKT_MVNO", "SKT"],
     ["KT_MVNO", "KT"],
-    ["LGU+_MVNO", "LGU+"],
-    ["450-05", "SKT"],
-    ["450-08", "KT"],
+    ["LG U+", "LGU+"],
     ["450-06", "LGU+"],
-    ["450-99", null],
-    ["310-260", null],
     ["EXAMPLE MOBILE", null],
     ["", null],
   ] as const)("sent as %s is read back over REST as %s", async ([carrier, read]) => {
