@@ -21,7 +21,7 @@ import { createStatisticsCounting } from "./storage/statistics-counting.ts";
 import { createWebhookDeliveries } from "./storage/webhook-deliveries.ts";
 import type { tracedParts } from "./tracing/traced.ts";
 import { createMakeAttempt } from "./webhooks/attempt.ts";
-import type { createEndpoints } from "./webhooks/endpoints.ts";
+import type { Endpoints } from "./webhooks/endpoints.ts";
 
 export interface Worker {
   /** To be called when a delivery may have become due. */
@@ -31,7 +31,7 @@ export interface Worker {
 /** Starts its jobs; `closers` stops them. */
 export function startWorker(parts: {
   readonly database: Database;
-  readonly endpoints: ReturnType<typeof createEndpoints>;
+  readonly endpoints: Endpoints;
   readonly metrics: ReturnType<typeof createMetrics>;
   /** Null: nothing is traced. */
   readonly traced: ReturnType<typeof tracedParts> | null;

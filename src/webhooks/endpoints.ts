@@ -1,4 +1,4 @@
-/** The endpoints of merchants: one HTTP exchange with one of them. */
+/** Sends to the endpoints of merchants: one HTTP exchange with one of them. */
 
 import { request } from "undici";
 import { afterRunning } from "../running-time.ts";
