@@ -127,9 +127,10 @@ export function grpcResponse(parts: {
       }
       this.#heldHead = undefined;
       this.#isHeadSent = true;
-      this.statusCode = status;
-      const all = { ...(headers as unknown as OutgoingHttpHeaders), ...trailers };
-      for (const [name, value] of Object.entries(all)) if (value !== undefined) this.setHeader(name, value);
+      if (isOver(this.stream)) return;
+      // Not by `writeHead`, which waits for trailers: until they are sent, Node does not close a stream whose request nobody reads.
+      const all = { ":status": status, ...(headers as unknown as OutgoingHttpHeaders), ...trailers };
+      this.stream.respond(all, { endStream: true });
     }
 
     #withOwnError(trailers: OutgoingHttpHeaders): OutgoingHttpHeaders {

@@ -20,6 +20,7 @@ import { untilWaiting } from "../service/barrier.ts";
 import { connectRaw, type RawCall } from "./raw-grpc.ts";
 
 const service = await startTestService({ ROLES: "api" });
+const readToken = await service.createToken({ scope: "read" });
 const connection = connectRaw(service.grpcAddress);
 afterAll(() => connection.destroy());
 
@@ -273,6 +274,21 @@ test("a refused call whose client does not end its side is closed ten seconds la
   const call = open(service.adminToken);
   call.send(Buffer.alloc(180_000)).catch(() => {});
   expect(await toldOf(call)).toMatchObject(tooLarge);
+  await call.closed;
+});
+
+test.for([
+  { what: "that has no valid credential", name: getVerification.name, key: () => "pp_live_nobodys" },
+  { what: "whose caller may not make it", name: createVerification.name, key: () => readToken },
+])("a call $what is closed once it is refused, although its client does not end its side", async ({
+  name,
+  key,
+}) => {
+  // Without the time limit of a response, which would otherwise close the call.
+  suppressTimers(10_000);
+  const call = open(key(), {}, name);
+  await call.next();
+  expect((await call.status).detail).toBeDefined();
   await call.closed;
 });
 
