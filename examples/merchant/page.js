@@ -59,11 +59,14 @@ async function begin(style) {
   current = null;
   tell("…");
   // Of two attempts begun by a double click, the one that the session has in the end may not be the one that the person sees.
+  const focused = document.activeElement;
   for (const button of buttons) button.disabled = true;
   const answer = await fetch("/attempts", { method: "POST", body: JSON.stringify({ style }) }).catch(
     () => null,
   );
   for (const button of buttons) button.disabled = false;
+  // A disabled button loses the focus, and a keyboard would have to begin at the top again.
+  if (document.activeElement === document.body) focused.focus();
   if (answer?.ok) {
     current = await answer.json();
     return current;
@@ -110,5 +113,6 @@ function tellUnlessFailed(text) {
 }
 
 function tell(text) {
-  result.textContent = text;
+  // Setting the same text again would make a screen reader repeat it.
+  if (result.textContent !== text) result.textContent = text;
 }

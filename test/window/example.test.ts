@@ -37,6 +37,27 @@ test("the popup's result is confirmed by the merchant's server, and the webhook 
   await expect.poll(() => lines.join("")).toContain("webhook verification.verified for vrf_");
 });
 
+test("with a keyboard the focus is where it was once the popup is closed, and nothing is told twice", async () => {
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.goto(shop);
+  await page.evaluate(`var told = [];
+    const result = document.querySelector("#result");
+    new MutationObserver(() => told.push(result.textContent)).observe(result, { childList: true });`);
+  await page.keyboard.press("Tab");
+  const opened = page.waitForEvent("popup");
+  await page.keyboard.press("Enter");
+  const popup = await opened;
+  await sendButton(popup).waitFor();
+  expect(await page.evaluate("document.activeElement.id")).toBe("popup");
+  await page.route("**/attempts/mine", (route) => route.abort());
+  await popup.close();
+  for (let failed = 0; failed < 3; failed++) {
+    await page.waitForEvent("requestfailed", (request) => request.url().endsWith("/attempts/mine"));
+  }
+  expect(await page.evaluate("told")).toEqual(["…", expect.stringContaining("cannot be read")]);
+  expect(await page.evaluate("document.activeElement.id")).toBe("popup");
+});
+
 test("a closed popup can be opened again, and the page shows the result", async () => {
   const page = await (await person(browser, "desktop")).newPage();
   await page.goto(shop);
