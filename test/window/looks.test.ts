@@ -171,6 +171,8 @@ test("the API reference is accessible and no wider than a small phone, and its e
     );
     expect.soft(excess, path).toEqual([]);
     if (path.includes("/errors/")) continue;
+    // Its messages are in English on the Korean page, too.
+    expect.soft(await page.locator("pre:has-text('request_id')").getAttribute("lang"), path).toBe("en");
     await page.evaluate(axe.source);
     const { violations } = await page.evaluate<axe.AxeResults>("axe.run()");
     expect.soft(violations.map(({ id, nodes }) => `${path}: ${id} ${nodes[0]?.html}`)).toEqual([]);

@@ -147,7 +147,9 @@ ${items.join("\n")}
 `;
 }
 
-const example = (value: object) => `<pre><code>${escaped(JSON.stringify(value, null, 2))}</code></pre>`;
+/** Errors' messages are in English in every language. */
+const example = (value: object) =>
+  `<pre lang="en"><code>${escaped(JSON.stringify(value, null, 2))}</code></pre>`;
 
 /** `base` is the address merchants reach the service at. */
 export function referencePage(
