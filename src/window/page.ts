@@ -45,7 +45,7 @@ export function renderWindow({ window, token, address, view, assets }: WindowPag
   const gated = view.viaQr && !view.started;
   const title = (heading: string) => `${heading} · ${name}`;
   const body = html`
-<main data-state="${JSON.stringify(state)}" data-via="${view.viaQr && "qr"}" data-copied="${words.copied}" data-not-copied="${words.notCopied}" data-reconnecting="${words.reconnecting}" data-time-probably-up="${words.timeProbablyUp}">
+<main data-state="${JSON.stringify(state)}" data-via="${view.viaQr && "qr"}" data-copied="${words.copied}" data-not-copied="${words.notCopied}" data-reconnecting="${words.reconnecting}" data-time-probably-up="${words.timeProbablyUp}" data-last-minute="${words.lastMinute}">
 <section data-status="pending" data-title="${title(words.pageTitle)}"${hiddenUnless(state.status === "pending")}>
 ${state.status === "pending" && (gated ? gate(name, view, words) : pending(window, state, address, view, words))}
 </section>
@@ -110,6 +110,7 @@ ${view.platform === "desktop" && !view.viaQr ? byQrCode(address, smsLink(view.pl
 <p class="waiting"><span class="pulse" aria-hidden="true"></span><span>${words.waiting}</span>
 <span class="quiet" data-until>${until(window, view.language, words)}</span>
 <span class="quiet" data-countdown hidden>${words.timeLeft} <span role="timer" data-remaining></span></span></p>
+<div role="status" class="unseen" data-running-out></div>
 <p class="quiet" role="status" data-connection></p>
 <p class="quiet" role="status" data-advice></p>
 <template data-advice-text>${words.advice}</template>
@@ -120,13 +121,18 @@ ${view.platform === "desktop" && !view.viaQr ? byQrCode(address, smsLink(view.pl
 <dl>
 <div><dt id="number">${words.number}</dt><dd><span class="value" data-value translate="no">${destination}</span>
 <button type="button" data-copy hidden aria-label="${words.copyNumber}">${words.copy}</button></dd></div>
-<div><dt id="text">${words.text}</dt><dd><span class="value" data-value lang="ko" translate="no">${smsText}</span>
+<div><dt id="text">${words.text}</dt><dd><span class="value" data-value${languageOfSms(smsText)} translate="no">${smsText}</span>
 <button type="button" data-copy hidden aria-label="${words.copyText}">${words.copy}</button></dd></div>
 </dl>
 <div role="status" class="unseen" data-feedback></div>
 </div>
 </div>
 <p class="quiet">${words.whichPhones} ${named(words.price, projectName)}</p>`;
+}
+
+/** Of a text without Hangul nothing is known but that it is not Korean. */
+function languageOfSms(smsText: string): Html | false {
+  return /\p{Script=Hangul}/u.test(smsText) && html` lang="ko"`;
 }
 
 /** Templates from which the script fills the hint: screen readers announce only what is inserted into a live region. */
@@ -203,7 +209,7 @@ function simulatedPhonePanel(window: VerificationWindow, token: string, view: Vi
 <label>${play.sender}<input name="from" value="010-1234-5678" inputmode="tel" autocomplete="off" maxlength="64" required${isMatch && html` aria-describedby="play-sender"`}></label>
 ${isMatch && html`<p class="quiet" id="play-sender">${play.senderMore}</p>`}
 <label>${play.carrier}<select name="carrier">${simulatedCarriers.map((carrier) => html`<option>${carrier}</option>`)}<option value="">${play.unknownCarrier}</option></select></label>
-<label>${play.text}<textarea name="text" rows="3" maxlength="2000" required lang="ko">${window.smsText}</textarea></label>
+<label>${play.text}<textarea name="text" rows="3" maxlength="2000" required${languageOfSms(window.smsText)}>${window.smsText}</textarea></label>
 <div class="presets" role="group" aria-label="${play.presets}" hidden>${presets.map(
     ([label, text]) => html`<button type="button" data-preset="${text}">${label}</button>`,
   )}</div>

@@ -27,6 +27,8 @@ export interface Texts {
   readonly copied: string;
   readonly notCopied: string;
   readonly timeLeft: string;
+  /** For those who do not see the countdown. */
+  readonly lastMinute: string;
   readonly until: string;
   readonly waiting: string;
   readonly reconnecting: string;
@@ -101,6 +103,7 @@ const korean: Texts = {
   copied: "복사됨",
   notCopied: "복사하지 못했어요. 선택된 글자를 직접 복사해 주세요.",
   timeLeft: "남은 시간",
+  lastMinute: "1분이 채 남지 않았어요.",
   until: "한국 시각 {time}까지",
   waiting: "문자를 기다리고 있어요",
   reconnecting: "다시 연결하고 있어요. 보낸 문자는 그대로 처리돼요.",
@@ -193,6 +196,7 @@ const english: Texts = {
   copied: "Copied",
   notCopied: "It could not be copied. It is selected: copy it by hand.",
   timeLeft: "Time left",
+  lastMinute: "Less than a minute is left.",
   until: "Until {time}, Korean time",
   waiting: "Waiting for your SMS",
   reconnecting: "Reconnecting. An SMS you have sent still counts.",

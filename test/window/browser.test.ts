@@ -29,6 +29,11 @@ const cli = smsSource(service);
 const live = (request: object = {}) => createWindow(service, project, request, "live");
 const send = (window: OpenWindow, from = "010-1234-5678", text = window.text) =>
   cli.send({ to: window.to, from, text, carrier: "SKT" });
+/** From now on, records in `heard` what is put into a live region. */
+const listen = (page: Page, region: string) =>
+  page.evaluate(`var heard = [];
+    const region = document.querySelector("${region}");
+    new MutationObserver(() => heard.push(region.textContent)).observe(region, { childList: true });`);
 const result = (page: Page, status: string) => page.locator(`section[data-status=${status}] h1`);
 
 const devices: { device: Device }[] = [{ device: "android" }, { device: "desktop" }];
@@ -179,9 +184,7 @@ test("if the same reason occurs again, the hint is emptied before, so that a scr
   await page.goto(window.url);
   await send(window);
   await expect.poll(() => page.locator("[data-hint]").textContent()).toContain("다른 번호");
-  await page.evaluate(`var heard = [];
-    const region = document.querySelector("[data-hint]");
-    new MutationObserver(() => heard.push(region.textContent)).observe(region, { childList: true });`);
+  await listen(page, "[data-hint]");
   await send(window, newPhone());
   await expect.poll(() => page.evaluate("heard")).toEqual(["", expect.stringContaining("다른 번호")]);
 });
@@ -204,6 +207,24 @@ test("after a minute without a message the window advises what to check, until t
   await page.clock.runFor(61_000);
   expect(await page.locator("[data-hint]").textContent()).toContain("코드가 없는");
   expect(await advice.textContent()).toBe("");
+});
+
+test("a screen reader is told once that less than a minute is left", async () => {
+  const window = await live();
+  const page = await (await person(browser, "android")).newPage();
+  await stopClock(page);
+  await page.goto(window.url);
+  const remaining = page.locator("[data-remaining]");
+  await expect.poll(() => remaining.textContent()).toMatch(/\d:\d\d/);
+  await listen(page, "[role=status][data-running-out]");
+  const [minutes = 0, seconds = 0] = ((await remaining.textContent()) ?? "").split(":").map(Number);
+  await page.clock.fastForward((minutes * 60 + seconds - 62) * 1_000);
+  await page.clock.runFor(1_000);
+  expect(await page.evaluate("heard")).toEqual([]);
+  await page.clock.runFor(3_000);
+  expect(await page.evaluate("heard")).toEqual(["1분이 채 남지 않았어요."]);
+  await page.clock.runFor(20_000);
+  expect(await page.evaluate("heard")).toHaveLength(1);
 });
 
 test.for([
@@ -525,7 +546,12 @@ test("number and text are each copied with one tap", async () => {
   ] as const) {
     await page.getByRole("button", { name: button }).tap();
     await expect.poll(() => page.evaluate("navigator.clipboard.readText()")).toBe(value);
-    await expect.poll(() => page.locator("[data-feedback]").textContent()).toBe("복사됨");
+    await expect
+      .poll(async () => {
+        await page.clock.runFor(50);
+        return page.locator("[data-feedback]").textContent();
+      })
+      .toBe("복사됨");
   }
   // A second tap is confirmed for as long as the first, on either button.
   const copy = page.locator("[data-copy]").last();
@@ -547,6 +573,29 @@ test("number and text are each copied with one tap", async () => {
   expect(await feedback.textContent()).toBe("복사됨");
 });
 
+test("after each copy a screen reader is told that it succeeded, also if it was just told so", async () => {
+  const window = await live();
+  const context = await person(browser, "desktop");
+  await context.grantPermissions(["clipboard-read", "clipboard-write"]);
+  const page = await context.newPage();
+  // The first confirmation is not removed before the second copy.
+  await stopClock(page);
+  await page.goto(window.url);
+  await listen(page, "[data-feedback]");
+  for (const [button, heard] of [
+    ["받는 번호 복사", ["복사됨"]],
+    ["문자 내용 복사", ["복사됨", "", "복사됨"]],
+  ] as const) {
+    await page.getByRole("button", { name: button }).click();
+    await expect
+      .poll(async () => {
+        await page.clock.runFor(50);
+        return page.evaluate("heard");
+      })
+      .toEqual(heard);
+  }
+});
+
 test("if copying fails, the text is selected and the window asks the person to copy it", async () => {
   const window = await live();
   const page = await (await person(browser, "android")).newPage();
@@ -557,7 +606,12 @@ test("if copying fails, the text is selected and the window asks the person to c
   await stopClock(page);
   await page.goto(window.url);
   await page.getByRole("button", { name: "문자 내용 복사" }).tap();
-  await page.getByText("직접 복사해 주세요").waitFor();
+  await expect
+    .poll(async () => {
+      await page.clock.runFor(50);
+      return page.getByText("직접 복사해 주세요").isVisible();
+    })
+    .toBe(true);
   // Unlike the word that a value was copied, this stays.
   await page.clock.runFor(60_000);
   expect(await page.getByText("직접 복사해 주세요").isVisible()).toBe(true);
@@ -1188,5 +1242,10 @@ test("the simulated phone shows each receipt, and the window its effect", async 
   expect(complaints).toEqual([]);
   await page.route("**/messages?*", (route) => route.abort());
   await page.getByRole("button", { name: "Send", exact: true }).click();
-  await expect.poll(() => receipt.textContent()).toBe("It could not be sent. Try again in a moment.");
+  const failed = "It could not be sent. Try again in a moment.";
+  await expect.poll(() => receipt.textContent()).toBe(failed);
+  // Emptied before, so that a screen reader repeats it.
+  await listen(page, "[data-receipt]");
+  await page.getByRole("button", { name: "Send", exact: true }).click();
+  await expect.poll(() => page.evaluate("heard")).toEqual(["", failed]);
 });

@@ -162,6 +162,16 @@ test("nothing moves when the remaining time loses a digit, however wide the scre
   expect(moves).toEqual([]);
 });
 
+test("nothing moves by itself for more than five seconds", async () => {
+  const page = await (await person(browser, "android", { reducedMotion: "no-preference" })).newPage();
+  await page.goto(states[0]?.url ?? "");
+  const durations = await page.evaluate<number[]>(
+    "document.getAnimations().map((animation) => animation.effect.getComputedTiming().activeDuration)",
+  );
+  expect(Math.max(...durations)).toBeGreaterThan(0);
+  expect(Math.max(...durations)).toBeLessThanOrEqual(5_000);
+});
+
 test("the API reference is accessible and no wider than a small phone, and its examples need no scrolling", async () => {
   const page = await (await person(browser, "android", { viewport: { width: 320, height: 568 } })).newPage();
   for (const path of ["/docs", "/docs/ko", ...contractCodes.map((code) => `/docs/errors/${code}`)]) {

@@ -167,6 +167,18 @@ test("a browser that translates the page leaves the number and the text as they 
   for (const value of values) expect(value).toContain(' translate="no"');
 });
 
+test("the text to be sent is marked as Korean if it is, also in the English page", async () => {
+  const english = await service.createProject({ smsTemplate: "[Shop] code {code}, do not share" });
+  const marked = async (window: { get(path: string): Promise<{ text: string }> }) => {
+    const { text } = await window.get("?lang=en");
+    return [/<span class="value"[^>]* lang="ko"/, /<textarea[^>]* lang="ko"/].map((place) =>
+      place.test(text),
+    );
+  };
+  expect(await marked(await createWindow(service, project))).toEqual([true, true]);
+  expect(await marked(await createWindow(service, english))).toEqual([false, false]);
+});
+
 test.for(phones)("on $name the page stops the browser from turning numbers into telephone links", async ({
   userAgent,
 }) => {

@@ -21,6 +21,9 @@ const adviseAfterMs = 60_000;
 /** The service expires within a second. Whoever is still pending this long after the expiry waits for its database. */
 const overdueMs = 5_000;
 
+/** When screen readers say that the time is running out: they do not follow the countdown. */
+const runningOutMs = 60_000;
+
 /** How long a copy is confirmed. */
 const copiedMs = 2_000;
 
@@ -168,9 +171,14 @@ function open(main: HTMLElement): void {
   function countDown(): void {
     const remaining = find("[data-remaining]");
     if (!remaining) return;
+    let isAnnounced = false;
     const tick = () => {
       const left = Math.max(0, Math.ceil((endsAt - performance.now()) / 1000));
       remaining.textContent = `${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")}`;
+      if (left > 0 && left * 1000 < runningOutMs && !isAnnounced) {
+        isAnnounced = true;
+        announce(find("[data-running-out]"), main.dataset.lastMinute ?? "");
+      }
       showConnection();
     };
     tick();
@@ -355,7 +363,7 @@ function stayInOtherLanguage(): void {
 }
 
 function copyButtons(main: HTMLElement): void {
-  const feedback = main.querySelector("[data-feedback]");
+  const feedback = main.querySelector<HTMLElement>("[data-feedback]");
   let clearing: ReturnType<typeof setTimeout> | undefined;
   for (const button of main.querySelectorAll<HTMLButtonElement>("[data-copy]")) {
     const value = button.parentElement?.querySelector<HTMLElement>("[data-value]");
@@ -367,7 +375,7 @@ function copyButtons(main: HTMLElement): void {
       const isCopied = await copy(value);
       const { copied = "", notCopied = "" } = main.dataset;
       if (isCopied) button.textContent = copied;
-      if (feedback) feedback.textContent = isCopied ? copied : notCopied;
+      announce(feedback, isCopied ? copied : notCopied);
       feedback?.classList.toggle("unseen", isCopied);
       clearTimeout(resetting);
       resetting = setTimeout(() => {
@@ -399,7 +407,7 @@ async function copy(value: HTMLElement): Promise<boolean> {
 function simulatedPhone(address: string): void {
   const form = document.querySelector<HTMLFormElement>("aside form");
   if (!form) return;
-  const receipt = form.querySelector("[data-receipt]");
+  const receipt = form.querySelector<HTMLElement>("[data-receipt]");
   const text = form.querySelector("textarea");
   const presets = form.querySelector<HTMLElement>(".presets");
   if (presets) presets.hidden = false;
@@ -424,6 +432,6 @@ function simulatedPhone(address: string): void {
     } catch {
       // Reported as a message that could not be sent.
     }
-    if (receipt) receipt.textContent = message;
+    announce(receipt, message);
   });
 }
