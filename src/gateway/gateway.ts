@@ -15,6 +15,7 @@ import Fastify, {
 } from "fastify";
 import type { Logger } from "pino";
 import type { Admission } from "../admission/admission.ts";
+import { limitAnswerTime } from "../answer-time.ts";
 import type { AnsweredRequest } from "../core/answered-call.ts";
 import { newRequestId } from "../core/ids.ts";
 import type { VerificationService } from "../core/service.ts";
@@ -102,7 +103,11 @@ export function createGateway({
     }
     const startedAt = performance.now();
     request.inFlightSince = null;
+    const answered = request.routeOptions.config.isStream
+      ? undefined
+      : limitAnswerTime(runningTime.now(), () => refuseLate(request, reply));
     reply.raw.on("close", () => {
+      answered?.();
       untrack(reply);
       const { raw, inFlightSince } = request;
       if (reply.raw.shouldKeepAlive && raw.complete) turns.answered(raw.socket, inFlightSince);
@@ -164,6 +169,11 @@ export function createGateway({
 
   /** Whether a request is ended by `breakOff`, even if the rest of its body arrives after all. */
   const isBrokenOff = ({ brokenOff, call }: FastifyRequest) => brokenOff !== undefined && call !== undefined;
+
+  /** The result of what the call still waits for is dropped. A broken-off request may be answered beside Fastify, so not here. */
+  const refuseLate = (request: FastifyRequest, reply: FastifyReply): void => {
+    if (!reply.sent && request.brokenOff === undefined) reply.send(new Failure("service_unavailable"));
+  };
 
   const gateway = Fastify({
     serverFactory: (listener) => createHttpServer({ log, onAnswered, breakOff, stopping }, listener),

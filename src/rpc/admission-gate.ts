@@ -11,6 +11,7 @@ import { asFailure, Failure, type RateLimitState } from "../failures.ts";
 import { InboundMessageService } from "../gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { StatisticsService } from "../gen/proto/phoneproof/v1/statistics_pb.ts";
 import { VerificationService } from "../gen/proto/phoneproof/v1/verification_pb.ts";
+import { runningTime } from "../running-time.ts";
 import { methodName, noteAnswer, type RpcObserver } from "./answered-call.ts";
 import { addressKey, admittedKey, callKey, streamKey } from "./call-context.ts";
 import { boundCalls } from "./open-calls.ts";
@@ -46,6 +47,7 @@ export function admissionGate(parts: {
   const { admission, unauthenticatedStreams, log, observer } = parts;
   const countCall = boundCalls();
   return async ({ method, requestHeader, values }) => {
+    const since = runningTime.now();
     const checkpoint = admission.checkpoint();
     const requestId = newRequestId();
     const address = values.get(addressKey);
@@ -85,7 +87,7 @@ export function admissionGate(parts: {
         verificationId: undefined,
         violations: [],
       };
-      values.set(callKey, call).set(admittedKey, { call, rateLimit, checkpoint });
+      values.set(callKey, call).set(admittedKey, { call, rateLimit, checkpoint, since });
     } catch (thrown) {
       throw refusal(thrown);
     }

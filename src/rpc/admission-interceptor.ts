@@ -4,12 +4,15 @@ import {
   type Interceptor,
   type StreamRequest,
   type StreamResponse,
+  type UnaryRequest,
   type UnaryResponse,
 } from "@connectrpc/connect";
 import { codeToString } from "@connectrpc/connect/protocol-connect";
 import type { Logger } from "pino";
 import type { Admission } from "../admission/admission.ts";
+import { limitAnswerTime } from "../answer-time.ts";
 import { asFailure, Failure } from "../failures.ts";
+import { VerificationService } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 import { methodName, noteAnswer, type RpcObserver } from "./answered-call.ts";
 import { admittedKey } from "./call-context.ts";
 import { toMessageFailure } from "./message-errors.ts";
@@ -71,16 +74,21 @@ export function admissionInterceptor(parts: {
       return connectError(failure, requestId, call, rateLimit);
     };
 
-    try {
-      if (!admission.isCurrent(checkpoint)) await authenticateAgain();
-      const entered = request.stream ? opened(request) : request;
-      const response = await untilAborted(next(entered), request.signal);
-      for (const [name, value] of metadataOf(requestId, call, rateLimit)) response.header.set(name, value);
-      if (response.stream) return { ...response, message: translated(response) };
-      finish("ok");
-      return response;
-    } catch (thrown) {
-      throw await refuse(thrown);
+    if (!isLimited(request)) return await answer();
+    return await inTime(answer(), admitted.since, () => refuse(new Failure("service_unavailable")));
+
+    async function answer(): Promise<UnaryResponse | StreamResponse> {
+      try {
+        if (!admission.isCurrent(checkpoint)) await authenticateAgain();
+        const entered = request.stream ? opened(request) : request;
+        const response = await untilAborted(next(entered), request.signal);
+        for (const [name, value] of metadataOf(requestId, call, rateLimit)) response.header.set(name, value);
+        if (response.stream) return { ...response, message: translated(response) };
+        finish("ok");
+        return response;
+      } catch (thrown) {
+        throw await refuse(thrown);
+      }
     }
 
     async function authenticateAgain(): Promise<void> {
@@ -170,6 +178,22 @@ function checked<Message>(
       };
     },
   };
+}
+
+/** What an administrator asks for may rightly take long, in many statements, and its result may not be there to be read again. */
+const isLimited = ({ stream, service }: UnaryRequest | StreamRequest) =>
+  !stream && service.typeName === VerificationService.typeName;
+
+/** Rejects with the refusal if the call has no answer in time. What it waits for goes on. */
+function inTime<Answer>(
+  answer: Promise<Answer>,
+  since: number,
+  refuse: () => Promise<ConnectError>,
+): Promise<Answer> {
+  return new Promise((resolve, reject) => {
+    const answered = limitAnswerTime(since, () => void refuse().then(reject, reject));
+    answer.then(resolve, reject).finally(answered);
+  });
 }
 
 /**

@@ -21,6 +21,8 @@ export interface AdmittedCall {
   readonly rateLimit: RateLimitState | undefined;
   /** The one before its authentication. */
   readonly checkpoint: Checkpoint;
+  /** When it began, by `runningTime`. */
+  readonly since: number;
 }
 
 /** Deleted by the interceptor: a call that still has it had no readable message. */

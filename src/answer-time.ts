@@ -1,0 +1,39 @@
+/**
+ * The longest that a call may take while the database is slow. Each of its statements has a limit of its own, but it may need
+ * several, one after the other: to look up its key, to find its verification, to expire that, to be charged if it fails.
+ */
+
+import { runningTime } from "./running-time.ts";
+
+/** A response is promised within 15 s, of which a request may have waited one before it was read. */
+const answerWithinMs = 13_500;
+const lookForLateMs = 500;
+
+interface Unanswered {
+  /** By `runningTime`. */
+  readonly since: number;
+  readonly refuse: () => void;
+}
+
+const unanswered = new Set<Unanswered>();
+let timer: NodeJS.Timeout | undefined;
+
+/** Calls `refuse` once if the call, begun at `since` by `runningTime`, has not ended in time. Returns what ends it. */
+export function limitAnswerTime(since: number, refuse: () => void): () => void {
+  const call = { since, refuse };
+  unanswered.add(call);
+  timer ??= setInterval(refuseLate, lookForLateMs).unref();
+  return () => void unanswered.delete(call);
+}
+
+function refuseLate(): void {
+  const upTo = runningTime.now() - answerWithinMs;
+  for (const call of unanswered) {
+    if (call.since > upTo) continue;
+    unanswered.delete(call);
+    call.refuse();
+  }
+  if (unanswered.size > 0) return;
+  clearInterval(timer);
+  timer = undefined;
+}
