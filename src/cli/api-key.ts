@@ -8,6 +8,7 @@ import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { newSecretText } from "./new-secret.ts";
 import { durationSeconds, environmentOption, nonEmpty } from "./option-values.ts";
 import { escapeControls } from "./terminal.ts";
+import { allApiKeys } from "./whole-lists.ts";
 import { dateOf, type EnvironmentWord, environmentOf, environmentWord, isoTime } from "./words.ts";
 
 export function addApiKeyCommands(program: CliCommand): void {
@@ -63,7 +64,7 @@ export function addApiKeyCommands(program: CliCommand): void {
     .requiredOption("--project <id>", "the project, prj_…", nonEmpty)
     .examples(["a project's keys", "key list --project prj_01kaex4mpyf2xbtyt1s6vdr4e9"])
     .does<{ project: string }>(async (session, { project }) => {
-      const { apiKeys } = await session.client.call(ApiKeyService.method.listApiKeys, { projectId: project });
+      const apiKeys = await allApiKeys(session.client, project);
       session.answer({ keys: apiKeys.map(apiKeyJson) }, () => apiKeyTable(apiKeys));
     });
 

@@ -13,7 +13,7 @@ import { Interrupted, interruptible } from "./interrupt.ts";
 import { fields } from "./layout.ts";
 import { newMessageId, sendMessage } from "./sms.ts";
 import { escapeControls, styled } from "./terminal.ts";
-import { allNumbers, allProjects } from "./whole-lists.ts";
+import { allApiKeys, allNumbers, allProjects } from "./whole-lists.ts";
 import { outcomeWord } from "./words.ts";
 
 /** The name of everything the demo creates, by which it recognises what an aborted run left behind. */
@@ -179,8 +179,7 @@ async function demoKey(client: ServiceClient, project: Project, undo: Undo[]): P
 }
 
 async function revokeLeftovers(client: ServiceClient, projectId: string): Promise<void> {
-  const { apiKeys } = await client.call(ApiKeyService.method.listApiKeys, { projectId });
-  for (const key of apiKeys) {
+  for (const key of await allApiKeys(client, projectId)) {
     if (key.name !== madeByDemo || key.environment !== environment || key.revokedAt !== undefined) continue;
     await client.call(ApiKeyService.method.revokeApiKey, { apiKeyId: key.id });
   }

@@ -8,6 +8,7 @@ import type { CliCommand } from "./command.ts";
 import { fields, localTimeWithZone, shortestText, table } from "./layout.ts";
 import { newSecretText } from "./new-secret.ts";
 import { environmentOption, nonEmpty, several } from "./option-values.ts";
+import { allServiceTokens } from "./whole-lists.ts";
 import {
   dateOf,
   type EnvironmentWord,
@@ -98,7 +99,7 @@ export function addServiceTokenCommands(program: CliCommand): void {
     .description("List all tokens, oldest first, revoked ones included.")
     .examples(["all tokens", "token list"])
     .does(async (session) => {
-      const { serviceTokens } = await session.client.call(ServiceTokenService.method.listServiceTokens, {});
+      const serviceTokens = await allServiceTokens(session.client);
       session.answer({ tokens: serviceTokens.map(tokenJson) }, () => tokenTable(serviceTokens));
     });
 

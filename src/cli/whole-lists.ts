@@ -1,10 +1,12 @@
 /** Lists that commands read as a whole, page by page: an answer with many thousands would be larger than a client accepts. */
 
+import { type ApiKey, ApiKeyService } from "../gen/proto/phoneproof/v1/api_key_pb.ts";
 import {
   type DestinationNumber,
   DestinationNumberService,
 } from "../gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { type Project, ProjectService, type Usage } from "../gen/proto/phoneproof/v1/project_pb.ts";
+import { type ServiceToken, ServiceTokenService } from "../gen/proto/phoneproof/v1/service_token_pb.ts";
 import type { Environment } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 import type { ServiceClient } from "./client.ts";
 import { gather } from "./paging.ts";
@@ -30,6 +32,24 @@ export async function allNumbers(
     const { listDestinationNumbers } = DestinationNumberService.method;
     const answer = await client.call(listDestinationNumbers, { ...filter, ...page });
     return { items: answer.destinationNumbers, nextPageToken: answer.nextPageToken };
+  });
+  return items;
+}
+
+/** A project's keys, oldest first. */
+export async function allApiKeys(client: ServiceClient, projectId: string): Promise<readonly ApiKey[]> {
+  const { items } = await gather(whole, async (page) => {
+    const answer = await client.call(ApiKeyService.method.listApiKeys, { projectId, ...page });
+    return { items: answer.apiKeys, nextPageToken: answer.nextPageToken };
+  });
+  return items;
+}
+
+/** All service tokens, oldest first. */
+export async function allServiceTokens(client: ServiceClient): Promise<readonly ServiceToken[]> {
+  const { items } = await gather(whole, async (page) => {
+    const answer = await client.call(ServiceTokenService.method.listServiceTokens, page);
+    return { items: answer.serviceTokens, nextPageToken: answer.nextPageToken };
   });
   return items;
 }

@@ -24,7 +24,8 @@ export async function makeDemoProject(administration: {
   if (others.length > 0 || (existing && existing.name !== demoName)) return {};
   const project = existing ?? (await projects.create({ name: demoName }));
   const projectId = encodeId("prj_", project.id);
-  const keys = await apiKeys.list(projectId);
+  const all = { pageSize: 0, pageToken: "" };
+  const { apiKeys: keys } = await apiKeys.list(projectId, all);
   const made: Partial<Record<Environment, string>> = {};
   for (const environment of environments) {
     if (keys.some((key) => key.environment === environment)) continue;

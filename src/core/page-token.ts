@@ -76,6 +76,27 @@ export function paginate<Item>(
 }
 
 /**
+ * In bytes, about. Most gRPC libraries accept no message over 4 MiB unless told otherwise, and the largest entries of some lists can
+ * take more on a page: of deliveries, 200 with ten attempts each, since if an endpoint's answers are not UTF-8, most of their bytes
+ * become three.
+ */
+const longestPage = 2 * 1024 * 1024;
+
+/** How many of the items fit on a page of up to `limit`; the first always does. */
+export function fitting<Item>(
+  items: readonly Item[],
+  limit: number,
+  bytesOf: (item: Item) => number,
+): number {
+  let bytes = 0;
+  const beyond = items.findIndex((item) => {
+    bytes += bytesOf(item);
+    return bytes > longestPage;
+  });
+  return beyond === -1 ? limit : Math.min(limit, Math.max(1, beyond));
+}
+
+/**
  * The UUID of the previous page's last entry; null for the first page. A token that is of another list or, without `list`,
  * malformed is added to the violations.
  */

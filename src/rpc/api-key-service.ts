@@ -19,9 +19,13 @@ export function apiKeyRoutes(router: ConnectRouter, asAdmin: AsAdmin): void {
       });
       return { apiKey: apiKeyMessage(apiKey), secret };
     }),
-    listApiKeys: asAdmin(async ({ apiKeys }, { projectId }) => ({
-      apiKeys: (await apiKeys.list(projectId)).map(apiKeyMessage),
-    })),
+    listApiKeys: asAdmin(async (administration, { projectId, pageSize, pageToken }) => {
+      const { apiKeys, nextPageToken } = await administration.apiKeys.list(projectId, {
+        pageSize,
+        pageToken,
+      });
+      return { apiKeys: apiKeys.map(apiKeyMessage), nextPageToken };
+    }),
     rotateApiKey: asAdmin(async ({ apiKeys }, { apiKeyId, overlap }) => {
       const { apiKey, secret, replaced } = await apiKeys.rotate(apiKeyId, secondsOf(overlap));
       return { apiKey: apiKeyMessage(apiKey), secret, replaced: apiKeyMessage(replaced) };

@@ -39,9 +39,13 @@ export function serviceTokenRoutes(router: ConnectRouter, asAdmin: AsAdmin): voi
         return { serviceToken: tokenMessage(serviceToken), secret };
       },
     ),
-    listServiceTokens: asAdmin(async ({ serviceTokens }) => ({
-      serviceTokens: (await serviceTokens.list()).map(tokenMessage),
-    })),
+    listServiceTokens: asAdmin(async (administration, { pageSize, pageToken }) => {
+      const { serviceTokens, nextPageToken } = await administration.serviceTokens.list({
+        pageSize,
+        pageToken,
+      });
+      return { serviceTokens: serviceTokens.map(tokenMessage), nextPageToken };
+    }),
     revokeServiceToken: asAdmin(async ({ serviceTokens }, { serviceTokenId }) => ({
       serviceToken: tokenMessage(await serviceTokens.revoke(serviceTokenId)),
     })),

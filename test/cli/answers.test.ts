@@ -40,7 +40,7 @@ async function seen(columns: number, ...args: string[]): Promise<string[]> {
 const width = (line: string) =>
   [...line].reduce((sum, character) => sum + (/[가-힣]/.test(character) ? 2 : 1), 0);
 
-test("all projects and numbers are listed, however many there are", async () => {
+test("all projects, numbers, keys and tokens are listed, however many there are", async () => {
   // A database of its own: other tests look at these lists.
   const other = await startTestService();
   const { projectId } = await other.createProject();
@@ -62,6 +62,24 @@ test("all projects and numbers are listed, however many there are", async () => 
   const { numbers } = await answerOf(["number", "list", ...filters], towards(other));
   const listed = numbers.slice(1).map(({ number }: { number: string }) => Number(number));
   expect(listed).toEqual(Array.from({ length: 1_100 }, (_, index) => 200_010_001 + index));
+
+  const columns = `uuidv7(n * interval '1 millisecond'), n::text, sha256(n::text::bytea), 'abcd', now()`;
+  await other.db.query(
+    `INSERT INTO api_key (id, name, digest, ending, revoked_at, project_id, environment)
+     SELECT ${columns}, $1, 'test' FROM generate_series(1, 1100) n`,
+    [decodeId("prj_", projectId)],
+  );
+  await other.db.query(
+    `INSERT INTO service_token (id, name, digest, ending, revoked_at, scope, numbers)
+     SELECT ${columns}, 'read', '{}' FROM generate_series(1, 1100) n`,
+  );
+  const { keys } = await answerOf(["key", "list", "--project", projectId], towards(other));
+  const { tokens } = await answerOf(["token", "list"], towards(other));
+  for (const list of [keys, tokens]) {
+    const added = list.filter(({ ending }: { ending: string }) => ending === "abcd");
+    const indexes = added.map(({ name }: { name: string }) => Number(name));
+    expect(indexes).toEqual(Array.from({ length: 1_100 }, (_, index) => index + 1));
+  }
 });
 
 describe("project", () => {

@@ -1,5 +1,5 @@
 /** The bounds of what administrators can set on projects and service tokens, and the fields that refusals name. */
-import { create, toBinary, type UnknownEnum } from "@bufbuild/protobuf";
+import { create, type MessageInitShape, toBinary, type UnknownEnum } from "@bufbuild/protobuf";
 import { type CallOptions, ConnectError } from "@connectrpc/connect";
 import { describe, expect, onTestFinished, test } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
@@ -12,6 +12,7 @@ import {
   ProjectService,
 } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import {
+  ListServiceTokensResponseSchema,
   ServiceTokenScope,
   ServiceTokenService,
 } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
@@ -28,7 +29,7 @@ const tokens = service.client(ServiceTokenService);
 
 const { NUMERIC, ALPHANUMERIC } = CodeFormat;
 
-/** Of projects and of numbers. */
+/** Of every list that administrators read as a whole or in pages. */
 const largestPage = 200;
 
 test.for<[field: string, taken: readonly object[], refused: readonly object[]]>([
@@ -394,6 +395,54 @@ test("the largest page of the largest projects is no larger than what gRPC clien
   const { length } = toBinary(ListProjectsResponseSchema, create(ListProjectsResponseSchema, page));
   expect(length).toBeGreaterThan(largestPage * 10_000);
   expect(length).toBeLessThan(4 * 1024 * 1024);
+});
+
+test("the pages of a project's keys are the whole list, and their tokens are no other project's", async () => {
+  const { projectId } = await service.createProject();
+  const { projectId: other } = await service.createProject();
+  const keys = service.client(ApiKeyService);
+  for (let made = 0; made < 3; made++) await keys.createApiKey({ projectId, environment: Environment.LIVE });
+  const { apiKeys: all, nextPageToken } = await keys.listApiKeys({ projectId });
+  expect([all.length, nextPageToken]).toEqual([5, ""]);
+  const { read, pages } = await readPages(async (page) => {
+    const answer = await keys.listApiKeys({ projectId, ...page });
+    return [answer.apiKeys, answer.nextPageToken];
+  });
+  expect([read, pages]).toEqual([all, 3]);
+  const { nextPageToken: pageToken } = await keys.listApiKeys({ projectId, pageSize: 2 });
+  const fieldsOf = async (request: object) =>
+    (await answerOf((options) => keys.listApiKeys(request, options))).fields;
+  expect(await fieldsOf({ projectId: other, pageToken })).toEqual(["page_token"]);
+  expect(await fieldsOf({ projectId, pageSize: largestPage + 1, pageToken: "x" })).toEqual([
+    "page_size",
+    "page_token",
+  ]);
+});
+
+test("the pages of the tokens are the whole list, and none is larger than what gRPC clients accept", async () => {
+  await service.createToken({ scope: "read" });
+  // Each with as many numbers as a request has room for.
+  await service.db.query(
+    `INSERT INTO service_token (id, scope, source, digest, ending, numbers)
+     SELECT uuidv7(n * interval '1 millisecond'), 'ingest', 'large', sha256(n::text::bytea), 'abcd',
+       ARRAY(SELECT '0200' || lpad(i::text, 6, '0') FROM generate_series(1, 5000) i)
+     FROM generate_series(1, 80) n`,
+  );
+  onTestFinished(async () => {
+    await service.db.query("DELETE FROM service_token WHERE source = 'large'");
+  });
+  const bytesOf = (page: MessageInitShape<typeof ListServiceTokensResponseSchema>) =>
+    toBinary(ListServiceTokensResponseSchema, create(ListServiceTokensResponseSchema, page)).length;
+  const accepted = 4 * 1024 * 1024;
+  const whole = await tokens.listServiceTokens({});
+  expect(bytesOf(whole)).toBeGreaterThan(accepted);
+  expect(whole.nextPageToken).toBe("");
+  const { read } = await readPages(async (page) => {
+    const answer = await tokens.listServiceTokens(page);
+    expect(bytesOf(answer)).toBeLessThan(accepted);
+    return [answer.serviceTokens, answer.nextPageToken];
+  }, largestPage);
+  expect(read).toEqual(whole.serviceTokens);
 });
 
 test("the pages of the numbers are the whole list of the filter, and their tokens are no other list's", async () => {

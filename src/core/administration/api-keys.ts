@@ -2,6 +2,7 @@ import { Failure, type FieldViolation } from "../../failures.ts";
 import { noEnvironment, noSuchProject } from "../access.ts";
 import { digestCredential, newCredential } from "../credential.ts";
 import { decodeId } from "../ids.ts";
+import { type ListRange, type PageRequest, pageOf, paginate } from "../page-token.ts";
 import type { Environment } from "../project.ts";
 import { checkText } from "../text-field.ts";
 import { projectUuidOf } from "./projects.ts";
@@ -33,7 +34,8 @@ export interface NewApiKey {
 /** Counting active keys and adding one happen under the project's lock, so that two concurrent calls cannot create a sixth. */
 export interface ApiKeyStore {
   add(key: NewApiKey, maxActive: number): Promise<ApiKey | "no_project" | "too_many">;
-  list(projectId: string): Promise<ApiKey[] | null>;
+  /** Oldest first. Null: no such project. */
+  list(projectId: string, range: ListRange): Promise<ApiKey[] | null>;
   /**
    * Adds a key with the same properties as the given one, which then expires after the overlap. `secretFor` makes the new key's
    * secret and returns what is stored of it; it is called under the lock, and only if the given key is still valid.
@@ -54,7 +56,10 @@ export interface ApiKeys {
     readonly name: string;
     readonly expiresInSeconds: number | null;
   }): Promise<{ readonly apiKey: ApiKey; readonly secret: string }>;
-  list(projectId: string): Promise<ApiKey[]>;
+  list(
+    projectId: string,
+    page: PageRequest,
+  ): Promise<{ readonly apiKeys: readonly ApiKey[]; readonly nextPageToken: string }>;
   rotate(
     id: string,
     overlapSeconds: number | null,
@@ -90,10 +95,13 @@ export function administerApiKeys({ apiKeys }: { readonly apiKeys: ApiKeyStore }
       return { apiKey: added, secret };
     },
 
-    async list(projectId) {
-      const found = await apiKeys.list(projectUuidOf(projectId));
+    async list(projectId, page) {
+      const list = [projectId];
+      const { limit, range } = pageOf(page, list);
+      const found = await apiKeys.list(projectUuidOf(projectId), range);
       if (found === null) throw noSuchProject();
-      return found;
+      const { items, nextPageToken } = paginate(found, limit, ({ id }) => id, list);
+      return { apiKeys: items, nextPageToken };
     },
 
     async rotate(id, overlapSeconds) {

@@ -3,6 +3,7 @@ import { noSuchProject } from "../access.ts";
 import { newCredential } from "../credential.ts";
 import { decodeId } from "../ids.ts";
 import { adminSource, simulatorSource } from "../inbound-message.ts";
+import { fitting, type ListRange, type PageRequest, pageOf, paginate } from "../page-token.ts";
 import { normaliseDestination } from "../phone.ts";
 import type { Environment, ServiceTokenScope } from "../project.ts";
 import { checkText } from "../text-field.ts";
@@ -31,7 +32,8 @@ export type NewServiceToken = Omit<ServiceToken, "id" | "createdAt" | "revokedAt
 
 export interface ServiceTokenStore {
   add(token: NewServiceToken): Promise<ServiceToken | "no_project">;
-  list(): Promise<ServiceToken[]>;
+  /** Oldest first. */
+  list(range: ListRange): Promise<ServiceToken[]>;
   revoke(id: string): Promise<ServiceToken | null>;
 }
 
@@ -48,7 +50,9 @@ export interface ServiceTokens {
     },
     violations?: readonly FieldViolation[],
   ): Promise<{ readonly serviceToken: ServiceToken; readonly secret: string }>;
-  list(): Promise<ServiceToken[]>;
+  list(
+    page: PageRequest,
+  ): Promise<{ readonly serviceTokens: readonly ServiceToken[]; readonly nextPageToken: string }>;
   revoke(id: string): Promise<ServiceToken>;
 }
 
@@ -104,7 +108,13 @@ export function administerServiceTokens({
       return { serviceToken: added, secret };
     },
 
-    list: () => serviceTokens.list(),
+    async list(page) {
+      const { limit, range } = pageOf(page, []);
+      const found = await serviceTokens.list(range);
+      const most = Number.isFinite(limit) ? fitting(found, limit, bytesOf) : limit;
+      const { items, nextPageToken } = paginate(found, most, ({ id }) => id, []);
+      return { serviceTokens: items, nextPageToken };
+    },
 
     async revoke(id) {
       const uuid = decodeId("tok_", id);
@@ -113,4 +123,9 @@ export function administerServiceTokens({
       return revoked;
     },
   };
+}
+
+/** About: all else takes less than a KiB. */
+function bytesOf({ numbers }: ServiceToken): number {
+  return numbers.reduce((bytes, number) => bytes + 2 + number.length, 1024);
 }

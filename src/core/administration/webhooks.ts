@@ -1,7 +1,7 @@
 import { Failure, type FieldViolation } from "../../failures.ts";
 import { noEnvironment, noSuchProject, noSuchVerification } from "../access.ts";
 import { decodeId, encodeId, newId } from "../ids.ts";
-import { pageLimit, pageStart, paginate } from "../page-token.ts";
+import { fitting, pageLimit, pageStart, paginate } from "../page-token.ts";
 import type { Environment } from "../project.ts";
 import { checkText } from "../text-field.ts";
 import {
@@ -175,7 +175,7 @@ export function administerWebhooks(parts: {
       if (kept === "no_project") throw noSuchProject();
       if (kept === "no_verification") throw noSuchVerification();
       const idOf = ({ verificationId }: Delivery) => verificationId;
-      const limit = fitting(kept, filter.limit);
+      const limit = fitting(kept, filter.limit, bytesOf);
       const { items: deliveries, nextPageToken } = paginate(kept, limit, idOf, listOf(filter));
       return { deliveries, nextPageToken };
     },
@@ -270,22 +270,6 @@ function filterOf(
   const before = found.length > 0 ? null : pageStart(pageToken, listOf(filter), violations);
   if (violations.length > 0) throw new Failure("validation_failed", { fields: violations });
   return { ...filter, before };
-}
-
-/**
- * In bytes, about. Most gRPC libraries accept no message over 4 MiB unless told otherwise, and 200 deliveries with ten attempts
- * each can take more: if an endpoint's answers are not UTF-8, most of their bytes become three.
- */
-const longestPage = 2 * 1024 * 1024;
-
-/** How many of the deliveries fit on a page of up to `limit`; the first always does. */
-function fitting(deliveries: readonly Delivery[], limit: number): number {
-  let bytes = 0;
-  const beyond = deliveries.findIndex((delivery) => {
-    bytes += bytesOf(delivery);
-    return bytes > longestPage;
-  });
-  return beyond === -1 ? limit : Math.min(limit, Math.max(1, beyond));
 }
 
 /** About; besides its texts, a delivery takes some two hundred bytes, and an attempt some forty. */

@@ -5,7 +5,8 @@ import type { Environment } from "../../core/project.ts";
 import { type ApiKey as ApiKeyRow, Prisma } from "../../gen/prisma/client.ts";
 import type { PrismaDatabase, Transaction } from "../prisma.ts";
 import type { Administer } from "./administer.ts";
-import { lockProject } from "./existing-project.ts";
+import { lockProject, projectExists } from "./existing-project.ts";
+import { inRange } from "./list-range.ts";
 
 export function createApiKeyStore(database: PrismaDatabase, administer: Administer): ApiKeyStore {
   return {
@@ -21,12 +22,9 @@ export function createApiKeyStore(database: PrismaDatabase, administer: Administ
         key.projectId,
       ),
 
-    async list(projectId) {
-      const project = await database.prisma.project.findUnique({
-        where: { id: projectId },
-        include: { apiKeys: { orderBy: { id: "asc" } } },
-      });
-      return project?.apiKeys.map(apiKeyOf) ?? null;
+    async list(projectId, range) {
+      if (!(await projectExists(database, projectId))) return null;
+      return (await database.prisma.apiKey.findMany(inRange({ projectId }, range))).map(apiKeyOf);
     },
 
     async replace(id, secretFor, overlapSeconds, maxActive) {

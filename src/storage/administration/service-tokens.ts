@@ -4,6 +4,7 @@ import { encodeId, newId } from "../../core/ids.ts";
 import type { ServiceToken as ServiceTokenRow } from "../../gen/prisma/client.ts";
 import { isForeignKeyViolation, type PrismaDatabase } from "../prisma.ts";
 import type { Administer } from "./administer.ts";
+import { inRange } from "./list-range.ts";
 
 export function createServiceTokenStore(database: PrismaDatabase, administer: Administer): ServiceTokenStore {
   return {
@@ -24,8 +25,8 @@ export function createServiceTokenStore(database: PrismaDatabase, administer: Ad
       }
     },
 
-    async list() {
-      const rows = await database.prisma.serviceToken.findMany({ orderBy: { id: "asc" } });
+    async list(range) {
+      const rows = await database.prisma.serviceToken.findMany(inRange({}, range));
       return rows.map(tokenOf);
     },
 
