@@ -7,7 +7,7 @@ import { runningTime } from "./running-time.ts";
 
 /** A response is promised within 15 s, of which a request may have waited one before it was read. */
 const answerWithinMs = 13_500;
-const lookForLateMs = 500;
+const checkForLateEveryMs = 500;
 
 interface Unanswered {
   /** By `runningTime`. */
@@ -22,7 +22,7 @@ let timer: NodeJS.Timeout | undefined;
 export function limitAnswerTime(since: number, refuse: () => void): () => void {
   const call = { since, refuse };
   unanswered.add(call);
-  timer ??= setInterval(refuseLate, lookForLateMs).unref();
+  timer ??= setInterval(refuseLate, checkForLateEveryMs).unref();
   return () => void unanswered.delete(call);
 }
 
