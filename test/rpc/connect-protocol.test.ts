@@ -104,8 +104,10 @@ test("a refusal carries the catalogue's code, and is counted only if the key is 
     "invalid_api_key",
   ]);
   expect(headers["www-authenticate"]).toBe("Bearer");
+  const unknown = await post(liveKey, "{}");
+  expect([unknown.status, unknown.headers["www-authenticate"]]).toEqual([404, undefined]);
   expect(headers["x-usage-calls"]).toBeUndefined();
-  expect(usageOf(await merchant(service.httpUrl, liveKey).read("vrf_none"))).toBe("2/unlimited");
+  expect(usageOf(await merchant(service.httpUrl, liveKey).read("vrf_none"))).toBe("3/unlimited");
 });
 
 test.for<{ what: string; body: Uint8Array | string; headers?: Record<string, string>; code: string }>([
@@ -407,15 +409,17 @@ test.for([
   "OPTIONS",
   "HEAD",
 ])("%s gets 405, with the method that is allowed", async (httpMethod) => {
-  const stream = session.request({
-    ":method": httpMethod,
-    ":path": pathOf(getVerification),
-    "content-type": "application/json",
-  });
-  stream.end();
-  const [headers] = (await once(stream, "response")) as [http2.IncomingHttpHeaders];
-  stream.resume();
-  expect([headers[":status"], headers.allow]).toEqual([405, "POST"]);
+  for (const type of ["application/json", "application/connect+proto"]) {
+    const stream = session.request({
+      ":method": httpMethod,
+      ":path": pathOf(getVerification),
+      "content-type": type,
+    });
+    stream.end();
+    const [headers] = (await once(stream, "response")) as [http2.IncomingHttpHeaders];
+    stream.resume();
+    expect([headers[":status"], headers.allow]).toEqual([405, "POST"]);
+  }
 });
 
 test.for([

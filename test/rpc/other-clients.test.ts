@@ -5,6 +5,7 @@ import { promisify } from "node:util";
 import grpc from "@grpc/grpc-js";
 import { describe, expect, onTestFinished, test } from "vitest";
 import { startTestService } from "../harness/service.ts";
+import { connectRaw } from "./raw-grpc.ts";
 
 const service = await startTestService();
 const project = await service.createProject();
@@ -174,6 +175,20 @@ describe("@grpc/grpc-js with hand-encoded messages", () => {
     const refused = call("GetVerification", text(1, "vrf_none"), { by: retrying, metadata });
     const { code, metadata: received }: grpc.ServiceError = await refused.catch((error) => error);
     expect([code, received.get("x-usage-calls")]).toEqual([grpc.status.NOT_FOUND, ["3"]]);
+  });
+
+  test("may also retry if it says that its messages are not compressed", async () => {
+    const connection = connectRaw(service.grpcAddress);
+    onTestFinished(() => connection.destroy());
+    const refused = connection.call("phoneproof.v1.VerificationService/GetVerification", {
+      authorization: `Bearer ${project.liveKey}`,
+      "grpc-encoding": "identity",
+    });
+    void refused.send(text(1, "vrf_none"));
+    refused.halfClose();
+    await refused.next();
+    // It is the headers that have the status.
+    expect(await refused.trailers).toMatchObject({ ":status": 200, "grpc-status": "5" });
   });
 
   test("learns from the refusal of a compression which it may use, and then sends without", async () => {
