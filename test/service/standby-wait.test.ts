@@ -80,7 +80,8 @@ test.for([
   { name: "on the server's own connections", isPooled: false },
   { name: "behind a pooler", isPooled: true },
 ])("commits that wait for minutes leave connections to what does not wait: $name", async ({ isPooled }) => {
-  const { addresses, transport, project, superuser, loseStandby } = await startWithOwnServer({ isPooled });
+  const { addresses, transport, project, superuser, loseStandby, forgetUnanswered } =
+    await startWithOwnServer({ isPooled });
   const verifications = createClient(VerificationService, transport);
   const number = { number: "0212345678", environment };
   await createClient(DestinationNumberService, transport).addDestinationNumber(number);
@@ -106,6 +107,8 @@ test.for([
     expect(count).toBeLessThan(projectIds.length);
   }
   expect((await fetch(`http://${addresses.ops}/readyz`)).status).toBe(200);
+  // Behind a pooler nothing else shows that no answer will come on them.
+  forgetUnanswered();
   await standbyIsBack();
 
   for (const projectId of projectIds) {
@@ -222,7 +225,8 @@ async function startWithOwnServer({ isPooled }: { readonly isPooled: boolean }) 
     superuser,
     startOn: (database: string) => start({ DATABASE_URL: urlAt(port, database) }),
     connection: server.connection,
-    forgetPooled: pooler.forget,
+    forgetPooled: () => pooler.forget(() => true),
+    forgetUnanswered: () => pooler.forget(({ isOwed }) => isOwed),
     async loseStandby(waitingAs: pg.ClientConfig = server.connection) {
       await superuser.query("ALTER SYSTEM SET synchronous_standby_names = 'lost'");
       await superuser.query("SELECT pg_reload_conf()");
@@ -237,21 +241,29 @@ async function startWithOwnServer({ isPooled }: { readonly isPooled: boolean }) 
 }
 
 /**
- * Like a pooler, it gives its clients process ids that are not those of backends. `forget`: nothing more comes over the
- * connections that are open.
+ * Like a pooler, it gives its clients process ids that are not those of backends. `forget`: nothing more comes over those of the
+ * open connections.
  */
 async function startStandInPooler({ host, port }: { readonly host: string; readonly port: number }) {
   const keyData = Buffer.from("K\0\0\0\x0c", "latin1");
-  const forgetting = new Set<() => void>();
+  const connections = new Set<{ isOwed: boolean; forget(): void }>();
   const pooler = net.createServer((near) => {
     const far = net.connect(port, host);
     let isForgotten = false;
-    forgetting.add(() => {
-      isForgotten = true;
-      near.unpipe(far).pause();
+    const one = {
+      isOwed: false,
+      forget() {
+        isForgotten = true;
+        near.unpipe(far).pause();
+      },
+    };
+    connections.add(one);
+    near.on("data", () => {
+      one.isOwed = true;
     });
     far.on("data", (bytes) => {
       if (isForgotten) return;
+      one.isOwed = false;
       const at = bytes.indexOf(keyData);
       if (at !== -1) bytes.writeUInt32BE(1, at + keyData.length);
       near.write(bytes);
@@ -267,8 +279,8 @@ async function startStandInPooler({ host, port }: { readonly host: string; reado
   await once(pooler, "listening");
   return {
     port: (pooler.address() as net.AddressInfo).port,
-    forget: () => {
-      for (const forgetOne of forgetting) forgetOne();
+    forget(which: (connection: { readonly isOwed: boolean }) => boolean) {
+      for (const one of connections) if (which(one)) one.forget();
     },
   };
 }

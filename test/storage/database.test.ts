@@ -128,6 +128,40 @@ test("the end of a connection between two statements of a transaction fails it, 
   await expect(transaction).rejects.toMatchObject({ code: "service_unavailable" });
   expect(reported).toEqual(["25P03"]);
   expect(await runStatement(database, statement, [1, 40])).toEqual([[41]]);
+  // That of an idle one is reported once, too.
+  const other = openDatabase(own.connection, { poolSize: 1, onError() {} });
+  const [idle] = await runStatement(database, { name: "pid", text: "SELECT pg_backend_pid()" }, []);
+  await runStatement(other, { name: "end", text: "SELECT pg_terminate_backend($1)" }, [idle?.[0]]);
+  await vi.waitUntil(() => reported.length > 1, { timeout: 45_000 });
+  expect(reported).toEqual(["25P03", "57P01"]);
+  await other.close();
+  await database.close();
+});
+
+test("once a shutdown has failed a statement that was unanswered, none is sent any more, nor is a transaction begun", async () => {
+  const database = openDatabase(own.connection, { poolSize: 2, onError() {} });
+  const pipeline = database.openPipeline();
+  const unanswered = runStatement(database, { name: "slow", text: "SELECT pg_sleep(60)" }, []);
+  const refused = expect(unanswered).rejects.toMatchObject({ code: "service_unavailable" });
+  const isAsked = async () => {
+    const { rowCount } = await database.pool.query(
+      "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'",
+    );
+    return rowCount === 1;
+  };
+  await vi.waitUntil(isAsked, { timeout: 45_000 });
+  database.endIfSilentFor(60_000);
+  expect(await runStatement(pipeline, statement, [1, 40])).toEqual([[41]]);
+  database.endIfSilentFor(0);
+  await refused;
+  const work = vi.fn(async () => null);
+  for (const later of [
+    runStatement(database, statement, [1, 40]),
+    runStatement(pipeline, statement, [1, 40]),
+    inTransaction(database, work),
+  ])
+    await expect(later).rejects.toMatchObject({ code: "service_unavailable" });
+  expect(work).not.toHaveBeenCalled();
   await database.close();
 });
 
@@ -194,6 +228,55 @@ test("a connection over which an answer does not arrive that the server has begu
   await pool.end();
 });
 
+test("a connection whose statement the server is still at work on keeps its place until that is answered, and is then closed", async () => {
+  const pool = new pg.Pool({
+    ...own.connection,
+    Client: PooledClient,
+    max: 1,
+    onConnect: async (client) => {
+      watch.keep(client as PooledClient);
+      await watch.meet(client as PooledClient);
+    },
+  });
+  const givenUp: Error[] = [];
+  const watch = watchConnections(pool, own.connection, {
+    answerTimeoutMs: 4_000,
+    onGivenUp: (error) => givenUp.push(error),
+  });
+  const holder = new pg.Client(own.connection);
+  await holder.connect();
+  await holder.query("SELECT pg_advisory_lock(2)");
+  const client = await pool.connect();
+  const text = "SELECT pg_advisory_lock(2)";
+  const error = await client.query(text).catch((thrown: unknown) => thrown);
+  expect(error).toMatchObject({
+    code: "ETIMEDOUT",
+    message:
+      "a statement was not answered in time: the server is still at work on it, and waits for advisory",
+  });
+  await expect(client.query("SELECT 1")).rejects.toBe(error);
+  // Only a commit that waits for a standby is a reason to refuse others like it.
+  expect(watch.awaitsStandby(text)).toBe(false);
+  client.release();
+  const checks = vi.spyOn(pg.Client.prototype, "connect");
+  onTestFinished(() => checks.mockRestore());
+  await vi.waitUntil(() => checks.mock.calls.length > 2, { timeout: 45_000 });
+  expect([givenUp, pool.totalCount]).toEqual([[error], 1]);
+  await holder.query("SELECT pg_advisory_unlock(2)");
+  await vi.waitUntil(() => pool.totalCount === 0, { timeout: 45_000 });
+  // The same if it is answered first, and given back then.
+  const next = (await pool.connect()) as pg.PoolClient & PooledClient;
+  const failed = expect(next.query("SELECT 1")).rejects.toBe(error);
+  next.abandon(error as Error);
+  await failed;
+  await vi.waitUntil(() => next.askedAt === undefined, { timeout: 45_000 });
+  next.release();
+  expect(pool.totalCount).toBe(0);
+  watch.stop();
+  await holder.end();
+  await pool.end();
+});
+
 test("a server that is busy with a statement is asked about it on a new connection at most once a second", async () => {
   const database = openDatabase(own.connection, { poolSize: 2, onError() {} });
   const [holder, waiter] = [await database.pool.connect(), await database.pool.connect()];
@@ -214,6 +297,29 @@ test("a server that is busy with a statement is asked about it on a new connecti
   await waiting;
   const gaps = askedAt.slice(1).map((at, look) => at - (askedAt[look] ?? 0));
   expect(Math.min(...gaps)).toBeGreaterThan(990);
+  const open = async () => {
+    const { rowCount } = await holder.query(
+      "SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'phoneproof-watch'",
+    );
+    return rowCount;
+  };
+  await expect.poll(open, { timeout: 45_000 }).toBe(0);
+  holder.release(true);
+  waiter.release(true);
+  await database.close();
+});
+
+test("a server that does not answer which statements it works on is asked again", async () => {
+  const proxy = await startCuttableProxy(own.url);
+  const database = openDatabase({ connectionString: proxy.databaseUrl }, { poolSize: 2, onError() {} });
+  const [holder, waiter] = [await database.pool.connect(), await database.pool.connect()];
+  await holder.query("SELECT pg_advisory_lock(3)");
+  const isHeld = proxy.holdAnswerTo("pg_stat_activity");
+  const waiting = waiter.query("SELECT pg_advisory_lock(3)");
+  await isHeld;
+  await vi.waitUntil(() => proxy.timesSent("pg_stat_activity") > 1, { timeout: 45_000 });
+  await holder.query("SELECT pg_advisory_unlock(3)");
+  await waiting;
   holder.release(true);
   waiter.release(true);
   await database.close();
