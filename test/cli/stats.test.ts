@@ -86,6 +86,7 @@ test("--json reports each environment separately, with every hour, number and ca
       { environment: "test", total: nothing, hours: expect.any(Array), numbers: [], carriers: [] },
     ],
   });
+  expect((await stats("--environment", "test")).environments).toMatchObject([{ environment: "test" }]);
   const [live] = answer.environments;
   expect(live.hours).toHaveLength(24);
   expect(live.hours[0]).toEqual({ hour: answer.since, ...nothing });

@@ -16,16 +16,21 @@ afterEach(() => {
 const numbers = (count: number) => Array.from({ length: count }, (_, n) => n);
 
 /** A batcher of single items, over a database that answers on demand. */
-function slowBatcher() {
+function slowBatcher(maxWaiting = 100) {
   const answers: (() => void)[] = [];
+  const asked: number[] = [];
   const enqueue = createBatcher<number, number>({
     observer: unobserved.batch("test"),
     maxSize: 1,
-    maxWaiting: 100,
-    run: (items) => new Promise((resolve) => answers.push(() => resolve(items))),
+    maxWaiting,
+    run: (items) => {
+      asked.push(...items);
+      return new Promise((resolve) => answers.push(() => resolve(items)));
+    },
   });
   return {
     enqueue,
+    asked,
     /** Advances the clock, then lets the database answer once. */
     async answerAfter(milliseconds: number): Promise<void> {
       vi.advanceTimersByTime(milliseconds);
@@ -109,6 +114,30 @@ test("a request without a result after thirteen seconds is refused, and what its
   const third = enqueue(2);
   await answerAfter(0);
   expect(await third).toBe(2);
+});
+
+test("the database is not asked for what was refused after thirteen seconds behind another batch", async () => {
+  vi.useFakeTimers({ toFake: ["performance", "setTimeout"] });
+  const { enqueue, asked, answerAfter } = slowBatcher();
+  const settled = Promise.allSettled([enqueue(0), enqueue(1)]);
+  // It is looked at several times.
+  vi.advanceTimersByTime(13_500);
+  const refused = { status: "rejected", reason: { code: "service_unavailable" } };
+  expect(await settled).toMatchObject([refused, refused]);
+  const last = enqueue(2);
+  await answerAfter(0);
+  await answerAfter(0);
+  expect(await last).toBe(2);
+  expect(asked).toEqual([0, 2]);
+});
+
+test("a batcher whose callers limit themselves refuses nothing, however long it takes", async () => {
+  vi.useFakeTimers({ toFake: ["performance", "setTimeout"] });
+  const { enqueue, answerAfter } = slowBatcher(Number.POSITIVE_INFINITY);
+  const both = Promise.all([enqueue(0), enqueue(1)]);
+  await answerAfter(60_000);
+  await answerAfter(60_000);
+  expect(await both).toEqual([0, 1]);
 });
 
 test("if few wait when a batch ends, those that have arrived but are not read yet join the next one", async () => {

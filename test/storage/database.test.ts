@@ -261,7 +261,7 @@ test("a connection whose statement the server is still at work on keeps its plac
   const checks = vi.spyOn(pg.Client.prototype, "connect");
   onTestFinished(() => checks.mockRestore());
   await vi.waitUntil(() => checks.mock.calls.length > 2, { timeout: 45_000 });
-  expect([givenUp, pool.totalCount]).toEqual([[error], 1]);
+  expect([givenUp, pool.totalCount, pool.idleCount]).toEqual([[error], 1, 0]);
   await holder.query("SELECT pg_advisory_unlock(2)");
   await vi.waitUntil(() => pool.totalCount === 0, { timeout: 45_000 });
   // The same if it is answered first, and given back then.
