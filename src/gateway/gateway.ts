@@ -137,6 +137,9 @@ export function createGateway({
     const { call } = request;
     failing.add(request);
     if (failure.code === "internal_error") logFault(log, request, failure);
+    const answerUnlessSent = (settled: Failure) => {
+      if (!reply.sent) answer(reply, settled);
+    };
     // A client that gets no response is not charged for one.
     if (call === undefined || isGone(request.raw)) {
       answer(reply, failure);
@@ -144,14 +147,11 @@ export function createGateway({
     }
     admission
       .chargeFailure(call, failure, () => authenticateAgain(admission, request))
-      .then(
-        (settled) => answer(reply, settled),
-        (thrown) => {
-          const unsettled = asFailure(thrown);
-          if (unsettled.code === "internal_error") logFault(log, request, unsettled);
-          answer(reply, unsettled);
-        },
-      );
+      .then(answerUnlessSent, (thrown) => {
+        const unsettled = asFailure(thrown);
+        if (unsettled.code === "internal_error") logFault(log, request, unsettled);
+        answerUnlessSent(unsettled);
+      });
   };
 
   const breakOff: BreakOff = (reply, failure, answer) => {
@@ -172,7 +172,11 @@ export function createGateway({
 
   /** The result of what the call still waits for is dropped. A broken-off request may be answered beside Fastify, so not here. */
   const refuseLate = (request: FastifyRequest, reply: FastifyReply): void => {
-    if (!reply.sent && request.brokenOff === undefined) reply.send(new Failure("service_unavailable"));
+    if (reply.sent || request.brokenOff !== undefined) return;
+    const failure = new Failure("service_unavailable");
+    // Fastify has called the error handler of a request that failed, and would give a second error to its own.
+    if (failing.has(request)) refuse(reply, failure);
+    else reply.send(failure);
   };
 
   const gateway = Fastify({

@@ -11,6 +11,7 @@ import { merchant } from "../gateway/merchant.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { startTestService } from "../harness/service.ts";
 import { runAllTheTime } from "../harness/timers.ts";
+import { answerOf } from "../rpc/grpc-answer.ts";
 import { untilWaiting } from "./barrier.ts";
 import { createPending } from "./pending.ts";
 import { inboundMessage, receiptOf, requests } from "./sms-source.ts";
@@ -380,4 +381,39 @@ test.for([
   expect(await refusal).toMatch(face === "REST" ? "service_unavailable" : /^req_/);
   proxy.restore();
   expect(await read()).toBe(verificationId);
+});
+
+test.for([
+  "REST",
+  "gRPC",
+])("a call over %s whose key is looked up slowly, and whose failure is charged slowly then, gets 503 within 15 s", async (face) => {
+  const proxy = await startCuttableProxy(service.databaseUrl);
+  const distant = await service.startAnother({ DATABASE_URL: proxy.patientUrl });
+  const overRest = async () => {
+    const { status, body, headers } = await merchant(distant.httpUrl, project.liveKey).create({}, "");
+    return [status, body.error.code, headers.get("retry-after")];
+  };
+  const overGrpc = async () => {
+    const { createVerification } = distant.client(VerificationService, project.liveKey);
+    const { status, code, metadata } = await answerOf((options) => createVerification({}, options));
+    return [status, code, metadata.get("retry-after")];
+  };
+  const call = face === "REST" ? overRest : overGrpc;
+
+  vi.useFakeTimers({ toFake: ["performance"] });
+  runAllTheTime();
+  onTestFinished(() => void vi.useRealTimers());
+  const lookedUp = proxy.holdAnswerTo("\0caller_api_keys\0");
+  const refusal = call();
+  await lookedUp;
+  vi.advanceTimersByTime(8_000);
+  const charged = proxy.holdAnswerTo("\0charge\0");
+  proxy.restore();
+  await charged;
+  vi.advanceTimersByTime(6_000);
+  const unavailable = face === "REST" ? 503 : Code.Unavailable;
+  expect(await refusal).toEqual([unavailable, "service_unavailable", "1"]);
+  proxy.restore();
+  const invalid = face === "REST" ? 400 : Code.InvalidArgument;
+  expect(await call()).toEqual([invalid, "idempotency_key_required", null]);
 });
