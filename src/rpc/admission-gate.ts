@@ -25,7 +25,7 @@ const buckets: Readonly<Record<string, RateLimitBucket>> = {
 };
 
 /** The scope a method requires; methods that are not named here are administrative. */
-function neededScope({ parent, name }: DescMethod): ServiceTokenScope {
+export function neededScope({ parent, name }: DescMethod): ServiceTokenScope {
   if (parent.typeName === InboundMessageService.typeName) return "ingest";
   if (parent.typeName === StatisticsService.typeName) return "read";
   if (parent.typeName !== VerificationService.typeName) return "admin";

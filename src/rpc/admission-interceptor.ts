@@ -12,7 +12,7 @@ import type { Logger } from "pino";
 import type { Admission } from "../admission/admission.ts";
 import { limitAnswerTime } from "../answer-time.ts";
 import { asFailure, Failure } from "../failures.ts";
-import { VerificationService } from "../gen/proto/phoneproof/v1/verification_pb.ts";
+import { neededScope } from "./admission-gate.ts";
 import { methodName, noteAnswer, type RpcObserver } from "./answered-call.ts";
 import { admittedKey } from "./call-context.ts";
 import { toMessageFailure } from "./message-errors.ts";
@@ -181,8 +181,8 @@ function checked<Message>(
 }
 
 /** What an administrator asks for may rightly take long, in many statements, and its result may not be there to be read again. */
-const isLimited = ({ stream, service }: UnaryRequest | StreamRequest) =>
-  !stream && service.typeName === VerificationService.typeName;
+const isLimited = ({ stream, method }: UnaryRequest | StreamRequest) =>
+  !stream && neededScope(method) !== "admin";
 
 /** Rejects with the refusal if the call has no answer in time. What it waits for goes on. */
 function inTime<Answer>(
