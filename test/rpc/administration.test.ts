@@ -443,6 +443,10 @@ test("the pages of the tokens are the whole list, and none is larger than what g
     return [answer.serviceTokens, answer.nextPageToken];
   }, largestPage);
   expect(read).toEqual(whole.serviceTokens);
+  for (const name of ["One", "Another"]) await projects.createProject({ name });
+  const { nextPageToken: pageToken } = await projects.listProjects({ pageSize: 1 });
+  const ofProjects = await answerOf((options) => tokens.listServiceTokens({ pageToken }, options));
+  expect(ofProjects).toMatchObject({ code: "validation_failed", fields: ["page_token"] });
 });
 
 test("the pages of the numbers are the whole list of the filter, and their tokens are no other list's", async () => {

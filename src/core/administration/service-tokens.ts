@@ -109,10 +109,10 @@ export function administerServiceTokens({
     },
 
     async list(page) {
-      const { limit, range } = pageOf(page, []);
+      const { limit, range } = pageOf(page, allTokens);
       const found = await serviceTokens.list(range);
       const most = Number.isFinite(limit) ? fitting(found, limit, bytesOf) : limit;
-      const { items, nextPageToken } = paginate(found, most, ({ id }) => id, []);
+      const { items, nextPageToken } = paginate(found, most, ({ id }) => id, allTokens);
       return { serviceTokens: items, nextPageToken };
     },
 
@@ -124,6 +124,9 @@ export function administerServiceTokens({
     },
   };
 }
+
+/** The list, for its page tokens: that of the projects has no filter either. */
+const allTokens = ["service tokens"];
 
 /** About: all else takes less than a KiB. */
 function bytesOf({ numbers }: ServiceToken): number {
