@@ -12,18 +12,24 @@ const checkForLateEveryMs = 500;
 interface Unanswered {
   /** By `runningTime`. */
   readonly since: number;
-  readonly refuse: () => void;
+  refuse: () => void;
 }
 
 const unanswered = new Set<Unanswered>();
 let timer: NodeJS.Timeout | undefined;
+const nothing = () => {};
 
 /** Calls `refuse` once if the call, begun at `since` by `runningTime`, has not ended in time. Returns what ends it. */
 export function limitAnswerTime(since: number, refuse: () => void): () => void {
   const call = { since, refuse };
   unanswered.add(call);
   timer ??= setInterval(refuseLate, checkForLateEveryMs).unref();
-  return () => void unanswered.delete(call);
+  return () => {
+    unanswered.delete(call);
+    // A Set replaces its table again and again, and the collector of young garbage takes what a replaced one holds for being in
+    // use. With the requests in it, reads took 1.6 times as much processor time.
+    call.refuse = nothing;
+  };
 }
 
 function refuseLate(): void {
