@@ -1,4 +1,4 @@
-import { Pool } from "undici";
+import type { Pool } from "undici";
 
 /**
  * A pool of connections per origin, for as long as something is sent there, it has a connection, or less than `keptMs` have
@@ -6,11 +6,14 @@ import { Pool } from "undici";
  * origin whose only exchange was cut while it was connecting, some 23 KiB, for as long as the process lives.
  */
 export interface Connections {
-  /** Returns the origin's pool, and a function to be called when the exchange is over. */
-  to(origin: string): { readonly pool: Pool; readonly done: () => void };
+  /** Resolves to the origin's pool, and a function to be called when the exchange is over. */
+  to(origin: string): Promise<{ readonly pool: Pool; readonly done: () => void }>;
   /** Closes every connection at once; exchanges that begin later fail. */
   close(): Promise<void>;
 }
+
+/** Loaded for the first exchange: it takes a fifth of what loading the whole service does, and many send nothing. */
+let undici: Promise<typeof import("undici")> | undefined;
 
 interface Kept {
   readonly pool: Pool;
@@ -38,7 +41,9 @@ export function keepConnections(options: Pool.Options, keptMs: number): Connecti
   }
 
   return {
-    to(origin) {
+    async to(origin) {
+      undici ??= import("undici");
+      const { Pool } = await undici;
       const kept = byOrigin.get(origin) ?? { pool: new Pool(origin, options), users: 0, ending: undefined };
       byOrigin.set(origin, kept);
       kept.users += 1;

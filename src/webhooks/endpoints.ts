@@ -1,6 +1,5 @@
 /** Sends to the endpoints of merchants: one HTTP exchange with one of them. */
 
-import { request } from "undici";
 import { afterRunning } from "../running-time.ts";
 import { AddressRefused, createAddressPolicy } from "./address-policy.ts";
 import { keepConnections } from "./connections.ts";
@@ -102,11 +101,11 @@ export function createEndpoints(options: {
     let retryAfter: string | null = null;
     const kept = new KeptAnswer();
     let interim = 0;
-    const { pool, done } = connections.to(url.origin);
+    const { pool, done } = await connections.to(url.origin);
     try {
-      const answer = await request(url, {
-        dispatcher: pool,
+      const answer = await pool.request({
         method: "POST",
+        path: url.pathname + url.search,
         headers: {
           "content-type": "application/json",
           "user-agent": userAgent,

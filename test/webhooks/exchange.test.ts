@@ -388,7 +388,7 @@ test("an exchange that is still connecting keeps its pool when another one with 
   vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
   onTestFinished(() => void vi.useRealTimers());
   const connections = keepConnections({}, 1_000);
-  const [ended, connecting] = [1, 2].map(() => connections.to("https://shop.example"));
+  const [ended, connecting] = await Promise.all([1, 2].map(() => connections.to("https://shop.example")));
   ended?.done();
   vi.advanceTimersByTime(10_000);
   expect(connecting?.pool.destroyed).toBe(false);
