@@ -53,6 +53,7 @@ const closeTimeoutMs = 500;
 export function createNotices(connection: pg.ClientConfig, listeners: NoticeListeners): Notices {
   let client: pg.Client | undefined;
   let retry: NodeJS.Timeout | undefined;
+  let retryMs = firstRetryMs;
   let stopped = false;
 
   async function connect(listenAnswerMs: number): Promise<void> {
@@ -80,7 +81,7 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
       if (error) listeners.onError(error);
       client = undefined;
       next.end().catch(() => {});
-      reconnect(firstRetryMs);
+      reconnect();
     };
     next.on("error", onLost);
     next.on("end", () => onLost());
@@ -119,6 +120,7 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
         late.reject(new Error("the database does not answer on it")),
       );
       await Promise.race([answer, late.promise]).finally(timer.cancel);
+      retryMs = firstRetryMs;
     }
 
     /** The server may only be slow, so this connection stays until another one replaces it. */
@@ -140,15 +142,17 @@ export function createNotices(connection: pg.ClientConfig, listeners: NoticeList
     else listeners.onGap();
   }
 
-  function reconnect(delayMs: number): void {
+  /** Later each time until a connection has answered a probe: all that watch read their state after each one that opens. */
+  function reconnect(): void {
     retry = setTimeout(async () => {
       try {
         await replace();
       } catch (error) {
         listeners.onError(error);
-        if (!stopped) reconnect(Math.min(delayMs * 2, lastRetryMs));
+        if (!stopped) reconnect();
       }
-    }, delayMs);
+    }, retryMs);
+    retryMs = Math.min(retryMs * 2, lastRetryMs);
   }
 
   return {

@@ -2,7 +2,7 @@ import pg from "pg";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { createNotices } from "../../src/storage/notices.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
-import { createDatabase } from "../harness/database.ts";
+import { createDatabase, openPool } from "../harness/database.ts";
 
 test("a connection that is silent is asked once, however long that lasts", async () => {
   const own = await createDatabase();
@@ -37,4 +37,62 @@ test("a connection that is silent is asked once, however long that lasts", async
   await vi.waitUntil(() => proxy.timesSent("SELECT 1") === 3, { timeout: 45_000, interval: 5 });
   // Each is sent half a second after the answer to the one before.
   expect(performance.now() - restoredAt).toBeGreaterThan(490);
+});
+
+test("connections that open and are lost before a probe follow each other ever more slowly", async () => {
+  const own = await createDatabase();
+  const pool = openPool({ ...own.connection, max: 1 });
+  const listenersOf =
+    "FROM pg_stat_activity WHERE application_name = 'phoneproof-notices' AND datname = current_database()";
+  /** Returns a time before it. */
+  const lose = async () => {
+    let before = 0;
+    await vi.waitUntil(
+      async () => {
+        before = performance.now();
+        return (await pool.query(`SELECT pg_terminate_backend(pid) ${listenersOf}`)).rowCount === 1;
+      },
+      { timeout: 45_000, interval: 5 },
+    );
+    return before;
+  };
+  let opened = Promise.withResolvers<number>();
+  const notices = createNotices(own.connection, {
+    onTransition() {},
+    onHint() {},
+    onDirectoryChange() {},
+    onGap: () => opened.resolve(performance.now()),
+    onError() {},
+  });
+  onTestFinished(async () => {
+    await notices.stop();
+    await own.drop();
+  });
+  await notices.start();
+  const waits: number[] = [];
+  for (let lost = 0; lost < 4; lost++) {
+    opened = Promise.withResolvers();
+    const lostAt = await lose();
+    waits.push((await opened.promise) - lostAt);
+  }
+  expect(waits[2]).toBeGreaterThan(350);
+  expect(waits[3]).toBeGreaterThan(750);
+  // The second probe is sent once the first has been answered.
+  const probes = new Set<string>();
+  await vi.waitUntil(
+    async () => {
+      const { rows } = await pool.query(
+        `SELECT query_start::text AS at ${listenersOf} AND query = 'SELECT 1'`,
+      );
+      for (const { at } of rows) probes.add(at);
+      return probes.size === 2;
+    },
+    { timeout: 45_000, interval: 20 },
+  );
+  const timers = vi.spyOn(globalThis, "setTimeout");
+  onTestFinished(() => timers.mockRestore());
+  opened = Promise.withResolvers();
+  await lose();
+  await opened.promise;
+  expect(timers.mock.calls.map(([, delayMs]) => delayMs)).toContain(100);
 });
