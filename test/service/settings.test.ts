@@ -21,14 +21,19 @@ import { networkInterfaces, tmpdir } from "node:os";
 import path from "node:path";
 import { text } from "node:stream/consumers";
 import { TLSSocket } from "node:tls";
-import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { createClient } from "@connectrpc/connect";
+import { afterAll, afterEach, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { readOrMakeAdminToken } from "../../src/admin-token.ts";
 import { findAddress } from "../../src/cli/address.ts";
-import { ineffectiveParameters, parseConfig } from "../../src/config.ts";
+import { ineffectiveParameters, parseConfig, SettingError } from "../../src/config.ts";
 import { Failure } from "../../src/failures.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { createLog } from "../../src/log/log.ts";
+import { openLogOutput } from "../../src/log/log-output.ts";
+import { startService } from "../../src/service.ts";
 import { causeOf, withListenErrors } from "../../src/setting-errors.ts";
 import { readPage } from "../docs/pages.ts";
+import { transportTo } from "../faults/installation.ts";
 import { noteAbsence } from "../harness/absent-tools.ts";
 import { createDatabase, type TestDatabase } from "../harness/database.ts";
 import { plainEnvironment } from "../harness/environment.ts";
@@ -40,6 +45,20 @@ const hasIpv6 = Object.values(networkInterfaces()).some((found) =>
   found?.some(({ address }) => address === "::1"),
 );
 if (!hasIpv6) noteAbsence("IPv6", "printed IPv6 addresses");
+
+/** The line with which a process ends that cannot start with these settings, without what src/main.ts puts before it. */
+async function refusalOf(settings: Record<string, string>): Promise<string> {
+  const config = parseConfig({ LOG_LEVEL: "silent", ...settings });
+  const error = await startService(config, createLog(config.logLevel, openLogOutput())).then(
+    async (service) => {
+      await service.close();
+      return expect.fail("it has started");
+    },
+    (error: unknown) => error,
+  );
+  expect(error).toBeInstanceOf(SettingError);
+  return (error as SettingError).message;
+}
 
 /** Runs the service as a process that ends before it has started. */
 async function start(args: readonly string[], settings: Record<string, string>) {
@@ -126,24 +145,6 @@ test.for([
 /** Every kind of character that a Bearer credential may contain. */
 const adminToken = "Az09._~+/-==";
 
-test("PHONEPROOF_ADMIN_TOKEN may contain any Bearer character, and works beside the embedded database's own token", async () => {
-  const dataDir = await mkdtemp(path.join(tmpdir(), "phoneproof-settings-"));
-  const service = await startTestService({
-    DATABASE_URL: "",
-    DATA_DIR: dataDir,
-    PHONEPROOF_ADMIN_TOKEN: adminToken,
-  });
-  onTestFinished(async () => {
-    await service.close();
-    await rm(dataDir, { recursive: true });
-  });
-  const kept = (await readFile(path.join(dataDir, "admin-token"), "utf8")).trim();
-  expect(kept).not.toBe(adminToken);
-  for (const token of [adminToken, kept]) {
-    expect((await service.client(ProjectService, token).listProjects({})).projects).toHaveLength(1);
-  }
-});
-
 test.for([
   "secret!1",
   "two words",
@@ -184,34 +185,50 @@ describe("an admin token file", () => {
   const outside = "must consist of A-Z a-z 0-9";
   // One for all, so that only the first start initialises a database.
   const dataDir = mkdtempSync(path.join(tmpdir(), "phoneproof-settings-"));
+  const file = path.join(dataDir, "admin-token");
+  afterEach(() => rm(file, { recursive: true, force: true }));
   afterAll(() => rm(dataDir, { recursive: true }));
+
   test.for<[string, string, (file: string) => Promise<unknown>]>([
     ["a directory", "cannot be read (EISDIR)", (file) => mkdir(file)],
     ["a link to itself", "cannot be read (ELOOP)", (file) => symlink(file, file)],
     ["two words", outside, (file) => writeFile(file, "two words\n")],
     ["two lines", outside, (file) => writeFile(file, "one\ntwo\n")],
     ["another alphabet", outside, (file) => writeFile(file, "비밀\n")],
-  ])("that cannot be used, %s, ends the start, with a line that names DATA_DIR and the file", async ([
+  ])("that cannot be used, %s, is refused, with a line that names DATA_DIR and the file", async ([
     ,
     message,
     make,
   ]) => {
-    const file = path.join(dataDir, "admin-token");
-    await rm(file, { recursive: true, force: true });
     await make(file);
+    const error = await readOrMakeAdminToken(dataDir).catch((error: unknown) => error);
+    expect(error).toBeInstanceOf(SettingError);
+    const text = (error as SettingError).message;
+    expect(text).toMatch(/^DATA_DIR: .+$/);
+    expect(text).toContain(`${file} ${message}`);
+    expect(text.replaceAll(dataDir, "")).not.toMatch(/words|two|비밀/);
+  });
+
+  test("that cannot be used ends the start with such a line", async () => {
+    await writeFile(file, "two words\n");
     const { code, stderr } = await start([], {
       ...{ DATA_DIR: dataDir, PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", LOG_LEVEL: "silent" },
     });
     expect(code).toBe(1);
     expect(stderr).toMatch(/^phoneproof cannot start: DATA_DIR: .+\n$/);
-    expect(stderr).toContain(`${file} ${message}`);
-    expect(stderr.replaceAll(dataDir, "")).not.toMatch(/words|two|비밀/);
+    expect(stderr).toContain(`${file} ${outside}`);
+    expect(stderr.replaceAll(dataDir, "")).not.toMatch(/words|two/);
   });
 
-  test("that can be guessed is warned of, without containing it", async () => {
-    await rm(path.join(dataDir, "admin-token"), { recursive: true, force: true });
-    await writeFile(path.join(dataDir, "admin-token"), "quetzal\n");
-    const service = await startProcess({ DATA_DIR: dataDir });
+  test("works beside a PHONEPROOF_ADMIN_TOKEN of any Bearer characters, and is warned of without containing it if it can be guessed", async () => {
+    await writeFile(file, "quetzal\n");
+    const service = await startProcess({ DATA_DIR: dataDir, PHONEPROOF_ADMIN_TOKEN: adminToken });
+    await expect.poll(service.text).toContain("npx phoneproof");
+    const [, grpc = ""] = /gRPC +(\S+)/.exec(service.text()) ?? [];
+    for (const token of [adminToken, "quetzal"]) {
+      const projects = createClient(ProjectService, transportTo(grpc, token));
+      expect((await projects.listProjects({})).projects).toHaveLength(1);
+    }
     service.child.kill("SIGTERM");
     await service.ended();
     expect(service.text()).toContain('"the token in DATA_DIR/admin-token has fewer than 24 characters');
@@ -235,10 +252,12 @@ describe("TLS to a Postgres with a private certificate authority", () => {
     server.close();
   });
 
-  const started = (query: string) => {
+  const settings = (query: string) => {
     const { port } = server.address() as AddressInfo;
-    return start([], { DATABASE_URL: `postgres://u:word@127.0.0.1:${port}/db?${query}` });
+    return { DATABASE_URL: `postgres://u:word@127.0.0.1:${port}/db?${query}` };
   };
+  // With these modes, the driver prints a warning about them.
+  const deprecated = /sslmode=(prefer|require|verify-ca)(&|$)/;
 
   test.for([
     "sslmode=prefer",
@@ -246,19 +265,30 @@ describe("TLS to a Postgres with a private certificate authority", () => {
     "sslmode=verify-ca",
     "sslmode=verify-full",
   ])("%s ends the start, with one line", async (query) => {
-    expect((await started(query)).stderr).toMatch(
-      /^phoneproof cannot start: DATABASE_URL: the database at \S+ cannot be used: its certificate is not from an authority .+ sslrootcert=FILE to the URL\n$/,
+    expect(parseConfig(settings(query)).databaseUrl).not.toMatch(deprecated);
+    expect(await refusalOf(settings(query))).toMatch(
+      /^DATABASE_URL: the database at \S+ cannot be used: its certificate is not from an authority .+ sslrootcert=FILE to the URL$/,
     );
   });
 
+  const withAuthority = `sslmode=require&sslrootcert=${encodeURIComponent(certificates.authority)}`;
   test.for([
     "sslmode=no-verify",
     "sslmode=require&uselibpqcompat=true",
-    `sslmode=require&sslrootcert=${encodeURIComponent(certificates.authority)}`,
+    withAuthority,
   ])("%s accepts its certificate", async (query) => {
-    expect((await started(query)).stderr).toMatch(
-      /^phoneproof cannot start: .+ cannot be used: Connection terminated unexpectedly\n$/,
+    expect(await refusalOf(settings(query))).toMatch(
+      /^DATABASE_URL: .+ cannot be used: Connection terminated unexpectedly$/,
     );
+  });
+
+  test("that line is all that a process prints", async () => {
+    expect(await start([], settings(withAuthority))).toMatchObject({
+      code: 1,
+      stderr: expect.stringMatching(
+        /^phoneproof cannot start: DATABASE_URL: .+ cannot be used: Connection terminated unexpectedly\n$/,
+      ),
+    });
   });
 });
 
@@ -393,22 +423,24 @@ describe("an address that the service cannot listen on ends the start, with a li
     taken.close();
     await database.drop();
   });
-  const started = (settings: Record<string, string>) =>
-    start([], {
-      ...{ DATABASE_URL: database.url, PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", LOG_LEVEL: "silent" },
-      PHONEPROOF_ADMIN_TOKEN: adminToken,
-      ...settings,
-    });
-  const oneLine = (text: string) => ({
-    code: 1,
-    stdout: "",
-    stderr: `phoneproof cannot start: ${text}\n`,
-  });
+  const refused = (settings: Record<string, string>) =>
+    refusalOf({ DATABASE_URL: database.url, PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", ...settings });
+  const portTaken = () => String((taken.address() as AddressInfo).port);
 
   test.for(["PORT", "GRPC_PORT", "OPS_PORT"])("%s of another program", async (name) => {
-    const port = String((taken.address() as AddressInfo).port);
-    expect(await started({ [name]: port })).toEqual(
-      oneLine(`${name}: port ${port} on 127.0.0.1 is in use by another program`),
+    expect(await refused({ [name]: portTaken() })).toBe(
+      `${name}: port ${portTaken()} on 127.0.0.1 is in use by another program`,
+    );
+  });
+
+  test("that line is all that a process prints", async () => {
+    const settings = { DATABASE_URL: database.url, PORT: portTaken(), GRPC_PORT: "0", OPS_PORT: "0" };
+    expect(await start([], { ...settings, PHONEPROOF_ADMIN_TOKEN: adminToken, LOG_LEVEL: "silent" })).toEqual(
+      {
+        code: 1,
+        stdout: "",
+        stderr: `phoneproof cannot start: PORT: port ${portTaken()} on 127.0.0.1 is in use by another program\n`,
+      },
     );
   });
 
@@ -417,8 +449,8 @@ describe("an address that the service cannot listen on ends the start, with a li
     ["GRPC_HOST", "phoneproof.invalid"],
     ["OPS_HOST", "192.0.2.1"],
   ])("%s=%s", async ([name, host]) => {
-    expect(await started({ [name]: host, GRPC_ALLOW_PLAINTEXT: "true" })).toEqual(
-      oneLine(`${name}: ${host} is not an address of this machine`),
+    expect(await refused({ [name]: host, GRPC_ALLOW_PLAINTEXT: "true" })).toBe(
+      `${name}: ${host} is not an address of this machine`,
     );
   });
 
@@ -668,11 +700,15 @@ test("a start warns of parameters that have no effect, by name", async () => {
     DATABASE_URL: `${database.url}?${withEffect}&connect_timeout=5`,
     DATABASE_NOTICES_URL: `${database.url}?sslmod=verify-full&channel_binding=require&sslmod=x`,
   };
-  const service = await startProcess(settings);
-  service.child.kill("SIGTERM");
-  await service.ended();
-  const warnings = service
-    .text()
+  const config = parseConfig({ PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", ...settings });
+  const output = { waitingBytes: 0, droppedLines: 0, end: async () => {} };
+  const written: string[] = [];
+  const log = createLog(config.logLevel, { ...output, write: (lines) => void written.push(lines) });
+  const service = await startService(config, log);
+  await service.close();
+  log.flush();
+  const warnings = written
+    .join("")
     .split("\n")
     .filter((line) => line.includes("no effect"))
     .map((line) => JSON.parse(line));
