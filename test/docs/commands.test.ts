@@ -3,15 +3,19 @@
 import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import { existsSync } from "node:fs";
-import { mkdir, mkdtemp, readFile, rm, symlink } from "node:fs/promises";
+import { mkdir, mkdtemp, readFile, rm, symlink, writeFile } from "node:fs/promises";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
 import os from "node:os";
 import path from "node:path";
+import { text } from "node:stream/consumers";
 import { afterAll, describe, expect, test, vi } from "vitest";
 import { parseOptions as parseBenchOptions } from "../../bench/options.ts";
 import manifest from "../../package.json" with { type: "json" };
 import { buildProgram } from "../../src/cli/program.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { launcher, run } from "../cli/command.ts";
 import { faultNamed } from "../faults/faults.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
@@ -24,15 +28,39 @@ const receiver = await startReceiver();
 const home = await mkdtemp(path.join(os.tmpdir(), "phoneproof-docs-"));
 afterAll(() => rm(home, { recursive: true, maxRetries: 3 }));
 
-// `phoneproof` on the PATH in place of `npx phoneproof`, because npx takes a second to start.
+/** Runs commands for shells: a request has the directory, the environment and the arguments, an answer is for the shell's eval. */
+const commandServer = createServer(async (request, response) => {
+  const [cwd = "", variables = "", ...args] = (await text(request)).split("\0").slice(0, -1);
+  const environment = variables.split("\n").map((line) => line.split(/=(.*)/).slice(0, 2));
+  const { code, stdout, stderr } = await run(args, Object.fromEntries(environment), cwd);
+  const quoted = (output: string) => `'${output.replaceAll("'", "'\\''")}'`;
+  response.end(`printf %s ${quoted(stdout)}; printf %s ${quoted(stderr)} >&2; exit ${code}`);
+}).listen(0, "127.0.0.1");
+await once(commandServer, "listening");
+afterAll(() => void commandServer.close());
+
+// Names on the PATH in place of `npx NAME`, because npx takes a second to start, and so does a process for each command. The
+// command that reads its standard input has one.
 await mkdir(path.join(home, "bin"));
-await symlink(path.join(root, "bin/phoneproof.mjs"), path.join(home, "bin/phoneproof"));
 await symlink(process.execPath, path.join(home, "bin/node"));
+await symlink(launcher, path.join(home, "bin/phoneproof-process"));
+await symlink(path.join(root, "node_modules/.bin/buf"), path.join(home, "bin/buf"));
+await writeFile(
+  path.join(home, "bin/phoneproof"),
+  `#!/bin/sh
+[ "$1 $2" = "sms stream" ] && exec phoneproof-process "$@"
+answer=$(printf '%s\\0' "$PWD" "$(env)" "$@" |
+  curl -sS --fail --data-binary @- http://127.0.0.1:${(commandServer.address() as AddressInfo).port}) || exit
+eval "$answer"
+`,
+  { mode: 0o755 },
+);
 /** Commands are found by name, because the repository's path may contain any characters. */
 const searchPath = `${path.join(home, "bin")}:${process.env.PATH ?? ""}`;
 
+const everyPage = pages();
 /** Without the Korean pages, whose code blocks are the same. */
-const blocks = pages()
+const blocks = everyPage
   .filter(({ file }) => !isKorean(file))
   .flatMap(({ file, blocks: all }) =>
     all.filter(({ language }) => language === "sh").map(({ code }) => ({ file, code })),
@@ -144,6 +172,7 @@ async function newKnown(number: string): Promise<Known> {
       ["http://localhost:3000/webhook", receiver.url],
       ["npx phoneproof", "phoneproof"],
       ["npx node", "node"],
+      ["npx buf", "buf"],
       ["python3", python ?? "python3"],
     ]),
   };
@@ -261,7 +290,7 @@ test("commands that are not run have existing scripts, files and options", () =>
 });
 
 test("the SQL in the docs runs on this schema", async () => {
-  const statements = pages().flatMap(({ file, blocks: all }) =>
+  const statements = everyPage.flatMap(({ file, blocks: all }) =>
     all.filter(({ language }) => language === "sql").map(({ code }) => ({ file, code })),
   );
   expect(statements.length).toBeGreaterThan(1);
@@ -433,16 +462,17 @@ test("the quick start's shop shows the verified phone", async () => {
 });
 
 test("commands in running text have existing subcommands and options", () => {
-  const inline = pages().flatMap(({ file, prose }) =>
+  const inline = everyPage.flatMap(({ file, prose }) =>
     [...prose.matchAll(/`(?:npx )?(phoneproof [^`]+)`/g)].map(([, command = ""]) => ({ file, command })),
   );
   expect(inline.length).toBeGreaterThan(5);
+  const program = buildProgram() as {
+    commands: readonly unknown[];
+    options: readonly { long?: string }[];
+    name(): string;
+  };
   for (const { file, command } of inline) {
-    let found = buildProgram() as {
-      commands: readonly unknown[];
-      options: readonly { long?: string }[];
-      name(): string;
-    };
+    let found = program;
     const known = new Set<string | undefined>(["--json", "--help", "--address", "--token"]);
     for (const word of command.split(/\s+/).slice(1)) {
       const next = found.commands.find((sub) => (sub as typeof found).name() === word);
@@ -459,7 +489,7 @@ test("commands in running text can be typed in a checkout, where phoneproof is n
   const operators = ["operations", "runbook", "support", "backup", "secrets", "monitoring"].map(
     (name) => `docs/${name}.md`,
   );
-  const bare = pages()
+  const bare = everyPage
     .filter(({ file }) => !operators.includes(file))
     .flatMap(({ file, text }) =>
       [
