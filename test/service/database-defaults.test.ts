@@ -6,7 +6,7 @@ import path from "node:path";
 import { Code, createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import pg from "pg";
-import { expect, onTestFinished, test } from "vitest";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { parseConfig } from "../../src/config.ts";
 import { newCredential } from "../../src/core/credential.ts";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
@@ -131,8 +131,7 @@ test("connections of a running service keep their settings when the server's con
 
 /** Starts the service on the database, creates a verification, and ends the service once it is over by itself. */
 async function expireOn({ url, connection }: TestDatabase): Promise<void> {
-  const before = await startTestService();
-  const service = await before.startAnother({ DATABASE_URL: url });
+  const service = await startTestService({ DATABASE_URL: url });
   const { project } = await service.client(ProjectService).createProject({ name: "Shop" });
   await service
     .client(DestinationNumberService)
@@ -147,7 +146,7 @@ async function expireOn({ url, connection }: TestDatabase): Promise<void> {
   await moveExpiry(db, { expiresAt: "now()", where: "true" });
   await expect.poll(statuses).toEqual(["expired"]);
   await db.end();
-  await before.close();
+  await service.close();
 }
 
 test("verifications expire on a new database with another time zone and date style", async () => {
@@ -184,31 +183,39 @@ test("the service's connections use its own application names and timeouts, not 
   await drop();
 });
 
-test.for(
-  Object.entries(elsewhere),
-)("behind a pooler, an unsuitable session default of the database ends the start: %s = %s", async ([
-  name,
-  value,
-]) => {
-  const { connection, url, drop } = await createDatabase();
-  await setSessionDefaults(connection, { [name]: value });
-  await expect(startOn(url, { DATABASE_PREPARED_STATEMENTS: "false" })).rejects.toThrow(
-    new RegExp(`^DATABASE_URL: .* ${name} = '${value}': run ALTER DATABASE … SET ${name} = `),
-  );
-  await drop();
-});
+describe("behind a pooler", () => {
+  let database: TestDatabase;
+  beforeAll(async () => {
+    database = await createDatabase();
+  });
+  afterAll(() => database.drop());
+  const administer = async (statement: string) => {
+    const client = new pg.Client(database.connection);
+    await client.connect();
+    await client.query(statement);
+    await client.end();
+  };
+  const start = () => startOn(database.url, { DATABASE_PREPARED_STATEMENTS: "false" });
 
-test("the error about a session default says where it is set", async () => {
-  const { connection, url, drop } = await createDatabase();
-  const client = new pg.Client(connection);
-  await client.connect();
-  const { user, database } = connection;
-  await client.query(`ALTER ROLE ${user} IN DATABASE ${database} SET timezone = 'Asia/Seoul'`);
-  await client.end();
-  await expect(startOn(url, { DATABASE_PREPARED_STATEMENTS: "false" })).rejects.toThrow(
-    "start with timezone = 'Asia/Seoul': run ALTER ROLE … IN DATABASE … SET timezone = 'UTC'",
-  );
-  await drop();
+  test.for(
+    Object.entries(elsewhere),
+  )("an unsuitable session default of the database ends the start: %s = %s", async ([name, value]) => {
+    await setSessionDefaults(database.connection, { [name]: value });
+    onTestFinished(() => administer(`ALTER DATABASE ${database.connection.database} RESET ${name}`));
+    await expect(start()).rejects.toThrow(
+      new RegExp(`^DATABASE_URL: .* ${name} = '${value}': run ALTER DATABASE … SET ${name} = `),
+    );
+  });
+
+  test("the error about a session default says where it is set", async () => {
+    const { user, database: name } = database.connection;
+    const role = `ALTER ROLE ${user} IN DATABASE ${name}`;
+    await administer(`${role} SET timezone = 'Asia/Seoul'`);
+    onTestFinished(() => administer(`${role} RESET timezone`));
+    await expect(start()).rejects.toThrow(
+      "start with timezone = 'Asia/Seoul': run ALTER ROLE … IN DATABASE … SET timezone = 'UTC'",
+    );
+  });
 });
 
 test("a read-only database ends the start; one that becomes read-only makes a process unready and counts as down", async () => {
@@ -228,7 +235,7 @@ test("a read-only database ends the start; one that becomes read-only makes a pr
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name LIKE 'phoneproof%'",
   );
   await expect.poll(isReady).toBe(503);
-  await expect.poll(isUp).toBe(0);
+  await expect.poll(isUp, { interval: 250 }).toBe(0);
   await service.db.query(
     `BEGIN READ WRITE; ALTER DATABASE ${database} RESET default_transaction_read_only; COMMIT`,
   );
@@ -236,7 +243,7 @@ test("a read-only database ends the start; one that becomes read-only makes a pr
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name LIKE 'phoneproof%'",
   );
   await expect.poll(isReady).toBe(200);
-  await expect.poll(isUp).toBe(1);
+  await expect.poll(isUp, { interval: 250 }).toBe(1);
 });
 
 test("calls that a transaction timeout of the database ends get 503, service_unavailable", async () => {
