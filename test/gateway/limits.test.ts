@@ -3,8 +3,11 @@ import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts"
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { byTheClock, installClock, stopClock } from "../harness/clock.ts";
 import { startTestService } from "../harness/service.ts";
+import { scrape } from "../ops/scrape.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
+import { connectPlain } from "../rpc/plain-calls.ts";
 import { merchant, newIdempotencyKey, usageOf } from "./merchant.ts";
+import { exchange } from "./raw-http.ts";
 
 const service = await startTestService({ TRUSTED_PROXIES: "127.0.0.1" });
 const json = { "content-type": "application/json" };
@@ -203,6 +206,18 @@ describe("the rate limit", () => {
   });
 });
 
+/** The statuses of requests that are sent at once over one connection, in their order. */
+async function statusesOf(
+  requests: readonly { to: string; headers?: Readonly<Record<string, string>> }[],
+): Promise<number[]> {
+  const sent = requests.map(({ to, headers = {} }) => {
+    const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`);
+    return `GET ${to} HTTP/1.1\r\nHost: localhost\r\n${lines.join("")}\r\n`;
+  });
+  const answers = await exchange(service.httpUrl, sent.join(""), { answers: requests.length });
+  return answers.map(({ status }) => status);
+}
+
 describe("after the process's clock was set", () => {
   const setForward = (seconds: number) => {
     const before = Date.now;
@@ -237,7 +252,9 @@ describe("after the process's clock was set", () => {
     const { testKey } = await service.createProject();
     const { body } = await merchant(service.httpUrl, testKey).create();
     const open = () => fetch(`${service.httpUrl}${new URL(body.verification_url).pathname}/status`);
-    for (let request = 0; request < 120; request++) expect((await open()).status).toBe(200);
+    const { pathname } = new URL(body.verification_url);
+    const statuses = await statusesOf(Array.from({ length: 120 }, () => ({ to: `${pathname}/status` })));
+    expect(new Set(statuses)).toEqual(new Set([200]));
     setBack();
     expectWithinTheMinute(await open());
   });
@@ -249,16 +266,20 @@ describe("failed authentications", () => {
     authorization: `Bearer ${apiKey}`,
   });
   const path = "/v1/verifications/vrf_none";
+  /** One more than an address may make. */
+  const failuresFrom = (addressOf: (attempt: number) => string) =>
+    Array.from({ length: 601 }, (_, attempt) => ({ to: path, headers: from(addressOf(attempt), "wrong") }));
 
   test("are limited to 600 per minute and address, unknown routes included; valid keys are not affected", async () => {
     const { testKey } = await service.createProject();
     const shop = merchant(service.httpUrl, testKey);
-    const attempts = await Promise.all(
-      Array.from({ length: 600 }, (_, index) =>
-        shop.call("GET", index % 2 === 0 ? path : "/nowhere", { headers: from("192.0.2.1", "wrong") }),
-      ),
+    const statuses = await statusesOf(
+      Array.from({ length: 600 }, (_, index) => ({
+        to: index % 2 === 0 ? path : "/nowhere",
+        headers: from("192.0.2.1", "wrong"),
+      })),
     );
-    expect(new Set(attempts.map(({ status }) => status))).toEqual(new Set([401, 404]));
+    expect(new Set(statuses)).toEqual(new Set([401, 404]));
 
     const refused = await shop.call("GET", path, { headers: from("192.0.2.1", "wrong") });
     expect([refused.status, refused.body.error.code]).toEqual([429, "rate_limited"]);
@@ -281,35 +302,20 @@ describe("failed authentications", () => {
       uncounted: [],
     },
   ])("include calls $name", async ({ headers, uncounted }) => {
-    const call = (to: string) => fetch(service.httpUrl + to, { headers });
-    const statuses = await Promise.all(
-      Array.from({ length: 601 }, async () => {
-        for (const route of uncounted) await call(route);
-        return (await call(path)).status;
-      }),
-    );
+    const calls = Array.from({ length: 601 }, () => [...uncounted, path].map((to) => ({ to, headers })));
+    const statuses = await statusesOf(calls.flat());
     expect(statuses.filter((status) => status === 429)).toHaveLength(1);
   });
 
   test("from all addresses of an IPv6 network count together", async () => {
-    const shop = merchant(service.httpUrl, "wrong");
-    const statuses = await Promise.all(
-      Array.from({ length: 601 }, async (_, host) => {
-        const address = `2001:db8:7::${host.toString(16)}`;
-        return (await shop.call("GET", path, { headers: from(address, "wrong") })).status;
-      }),
-    );
+    const statuses = await statusesOf(failuresFrom((host) => `2001:db8:7::${host.toString(16)}`));
     expect(statuses.filter((status) => status === 429)).toHaveLength(1);
   });
 
   test("from a link-local network count together, whatever the interface is called", async () => {
-    const shop = merchant(service.httpUrl, "wrong");
     const zones = ["", "%eth0", "%eth0.100", "%br-lan", "%wlan0:1"];
-    const statuses = await Promise.all(
-      Array.from({ length: 601 }, async (_, host) => {
-        const address = `fe80::${host.toString(16)}${zones[host % zones.length]}`;
-        return (await shop.call("GET", path, { headers: from(address, "wrong") })).status;
-      }),
+    const statuses = await statusesOf(
+      failuresFrom((host) => `fe80::${host.toString(16)}${zones[host % zones.length]}`),
     );
     expect(statuses.filter((status) => status === 401)).toHaveLength(600);
     expect(statuses.filter((status) => status === 429)).toHaveLength(1);
@@ -327,9 +333,7 @@ describe("failed authentications", () => {
       "64:FF9B::192.0.2.30",
       "::ffff:0:192.0.2.30",
     ];
-    const statuses = await Promise.all(
-      Array.from({ length: 601 }, (_, attempt) => failFrom(spellings[attempt % spellings.length] ?? "")),
-    );
+    const statuses = await statusesOf(failuresFrom((attempt) => spellings[attempt % spellings.length] ?? ""));
     expect(statuses.filter((status) => status === 429)).toHaveLength(1);
 
     for (const another of ["::ffff:c000:21f", "64:ff9b::c000:21f", "64:ff9b::192.0.2.32"]) {
@@ -355,11 +359,7 @@ describe("failed authentications", () => {
     },
   ])("from one address count together if a proxy writes it $name", async ({ addressOf, others }) => {
     const shop = merchant(service.httpUrl, "wrong");
-    const statuses = await Promise.all(
-      Array.from({ length: 601 }, async (_, attempt) => {
-        return (await shop.call("GET", path, { headers: from(addressOf(attempt), "wrong") })).status;
-      }),
-    );
+    const statuses = await statusesOf(failuresFrom(addressOf));
     // Failures of the proxy's own address may have been counted before.
     expect(statuses).toContain(429);
     for (const [another, status] of Object.entries(others)) {
@@ -377,18 +377,25 @@ describe("failed authentications", () => {
             { ...options, headers: { "x-forwarded-for": address } },
           ),
       );
-    const codes = await Promise.all(Array.from({ length: 601 }, async () => (await call("192.0.2.8")).code));
-    expect(codes.filter((code) => code === "rate_limited")).toHaveLength(1);
+    const rateLimited = async () =>
+      (await scrape(service.opsUrl)).sum("phoneproof_refusals_total", { face: "grpc", code: "rate_limited" });
+    const before = await rateLimited();
+    const connection = await connectPlain(service.grpcAddress);
+    for (let calls = 0; calls < 600; calls += 100) {
+      const { typeName, method } = VerificationService;
+      const name = `${typeName}/${method.getVerification.name}`;
+      await connection.untilEnded(
+        connection.call(100, name, from("192.0.2.8", "wrong"), { message: Buffer.of() }),
+      );
+    }
+    expect(await rateLimited()).toBe(before);
+    expect((await call("192.0.2.8")).code).toBe("rate_limited");
     expect((await call("192.0.2.9")).code).toBe("invalid_api_key");
   });
 
   test("behind a proxy count for the address that the proxy adds, not for one that the client claims", async () => {
     const shop = merchant(service.httpUrl, "wrong");
-    await Promise.all(
-      Array.from({ length: 601 }, (_, index) =>
-        shop.call("GET", path, { headers: { "x-forwarded-for": `203.0.113.${index % 250}, 192.0.2.3` } }),
-      ),
-    );
+    await statusesOf(failuresFrom((index) => `203.0.113.${index % 250}, 192.0.2.3`));
     const refused = await shop.call("GET", path, {
       headers: { "x-forwarded-for": "198.51.100.1, 192.0.2.3" },
     });
