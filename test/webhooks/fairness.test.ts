@@ -18,7 +18,21 @@ import { createWebhookDeliveries, type WebhookDeliveries } from "../../src/stora
 import { startTestService, type TestService } from "../harness/service.ts";
 import { suppressTimers } from "../harness/timers.ts";
 import { answerWith, startReceiver, untilReceived } from "./receiver.ts";
-import { delivered, deliveryWhen, openShop } from "./shop.ts";
+import { cancelledCopies, delivered, deliveryWhen, openShop, type Shop } from "./shop.ts";
+
+/** So many events of each shop: one that the service notices as it happens, and others that are due with it. */
+async function eventsAtOnce(service: TestService, shops: readonly Shop[], count: number): Promise<void> {
+  const created = await Promise.all(shops.map((shop) => shop.create()));
+  for (const { id } of created) {
+    await service.db.query(
+      `WITH ${cancelledCopies(count - 1)}
+       INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts, next_attempt_at)
+       SELECT id, webhook_configuration_id, 'pending', 0, now() FROM made`,
+      [decodeId("vrf_", id)],
+    );
+  }
+  await Promise.all(shops.map((shop, index) => shop.cancel(created[index]?.id ?? "")));
+}
 
 describe("a service with endpoints that hang", () => {
   let service: TestService;
@@ -45,7 +59,7 @@ describe("a service with endpoints that hang", () => {
       stuck.map(async (shop, tens) => {
         for (let ones = 0; ones < 10; ones++) {
           await shop.setWebhook(`${receiver.origin}/hang${10 * tens + ones}`);
-          await Promise.all([shop.event(), shop.event(), shop.event()]);
+          await eventsAtOnce(service, [shop], 3);
         }
       }),
     );
@@ -83,11 +97,8 @@ describe("a service with endpoints that hang", () => {
       if (path === "/ok") response.writeHead(204).end();
       else hanging.push(response);
     };
-    const due = await Promise.all(
-      prompt.flatMap((shop) => Array.from({ length: 10 }, async () => ({ shop, ...(await shop.create()) }))),
-    );
     const own = await Promise.all(Array.from({ length: 10 }, () => healthy.create()));
-    await Promise.all(due.map(({ shop, id }) => shop.cancel(id)));
+    await eventsAtOnce(service, prompt, 10);
     await vi.waitUntil(() => hanging.length >= 256, { timeout: 45_000, interval: 5 });
     clock.mockRestore();
 
@@ -116,7 +127,7 @@ describe("a service with endpoints that hang", () => {
     const receiver = await startReceiver();
     await busy.setWebhook(slow.url);
     await quiet.setWebhook(receiver.url);
-    await Promise.all(Array.from({ length: 300 }, () => busy.event()));
+    await eventsAtOnce(service, [busy], 300);
     const id = await quiet.event();
     await deliveryWhen(service, id, delivered);
     expect(slow.received.length).toBeLessThan(300);
