@@ -468,11 +468,15 @@ describe("a request whose remaining bytes do not arrive", () => {
   /** Sends all of it but the last byte, which `finish` sends. */
   async function begin(messageId: string, token: string) {
     const stream = openStream(service, token);
+    await stream.send(hello(`before-${messageId}`));
+    await stream.receipts(1);
     const message = large(messageId);
     const prefix = Buffer.alloc(5);
     prefix.writeUInt32BE(message.length, 1);
     stream.call.write(prefix);
     stream.call.write(message.subarray(0, -1));
+    // Answered once the service has read the announced size.
+    await stream.connection.call("nothing/There").status;
     return { ...stream, finish: () => stream.call.write(message.subarray(-1)) };
   }
 
