@@ -74,6 +74,11 @@ function printedHelp(command: Command): string {
   return printed;
 }
 
+/** `sms stream` in a process of its own, for its standard input, and all other commands without. */
+function runWithInput(args: readonly string[], given: Record<string, string>, input: string) {
+  return args[1] === "stream" ? runProcess(args, given, { input }) : run(args, given);
+}
+
 /** Nothing listens here, and no system assigns this port as an ephemeral one. */
 const deadAddress = "127.0.0.1:1";
 
@@ -139,7 +144,7 @@ describe("help", () => {
   });
 
   test("--version prints the package's version", async () => {
-    expect(await runProcess(["--version"], {})).toEqual({
+    expect(await run(["--version"], {})).toEqual({
       code: 0,
       stdout: `${manifest.version}\n`,
       stderr: "",
@@ -410,7 +415,7 @@ describe("a refusal: exit code 1, one line on stderr with the failure code, noth
     ],
     [["sms", "stream", "--token", "pp_svc_wrong"], "invalid_api_key"],
   ] as const)("%j is %s", async ([args, refusal]) => {
-    const { code, stdout, stderr } = await runProcess(args, environment, { input: '{"message_id":"x"}\n' });
+    const { code, stdout, stderr } = await runWithInput(args, environment, '{"message_id":"x"}\n');
     expect({ code, stdout }).toEqual({ code: 1, stdout: "" });
     expect(stderr).toMatch(new RegExp(`^phoneproof: ${refusal}: [^\\n]+\\n$`));
   });
@@ -436,11 +441,8 @@ describe("no service or no token: exit code 3 and one line", () => {
     ["sms", "send", "--to", "1", "--from", "01000000001", "--text", "1"],
     ["sms", "stream"],
   ])("%s %s: nothing listens at the address", async (args) => {
-    const { code, stdout, stderr } = await runProcess(
-      args,
-      { ...environment, PHONEPROOF_ADDRESS: deadAddress },
-      { input: messages },
-    );
+    const given = { ...environment, PHONEPROOF_ADDRESS: deadAddress };
+    const { code, stdout, stderr } = await runWithInput(args, given, messages);
     expect({ code, stdout }).toEqual({ code: 3, stdout: "" });
     expect(stderr).toMatch(
       /^phoneproof: no service answers at [\d.:]+ \(.*\); start it with npm start, or set its address with --address or PHONEPROOF_ADDRESS\n$/,
@@ -684,7 +686,7 @@ describe("address and token", () => {
       advice,
     }) => {
       const args = ["project", "list", "--address", address];
-      const { code, stdout, stderr } = await runProcess(args, { ...environment, ...proxied });
+      const { code, stdout, stderr } = await run(args, { ...environment, ...proxied });
       expect({ code, stdout }).toEqual({ code: 3, stdout: "" });
       expect(stderr.startsWith(`phoneproof: no service answers at ${address} (`)).toBe(true);
       expect(stderr.indexOf("\n")).toBe(stderr.length - 1);
@@ -700,7 +702,7 @@ describe("address and token", () => {
       await new Promise<void>((resolve) => proxy.listen(0, "127.0.0.1", resolve));
       const at = `127.0.0.1:${(proxy.address() as { port: number }).port}`;
       const proxied = { ...environment, grpc_proxy: `http://${at}`, https_proxy: `http://${deadAddress}` };
-      const { code, stderr } = await runProcess([...elsewhere, "--json"], proxied);
+      const { code, stderr } = await run([...elsewhere, "--json"], proxied);
       expect({ code, error: JSON.parse(stderr).error }).toMatchObject({
         code: 3,
         error: {
