@@ -742,16 +742,13 @@ describe("verification", () => {
     });
   });
 
-  test.for([
-    "SIGINT",
-    "SIGTERM",
-  ] as const)("watch ends at %s with its exit code and without an error", async (signal) => {
+  test("watch ends at a signal with its exit code and without an error", async () => {
     const { id } = await create();
     const watching = startCommand(["verification", "watch", id], environment);
     await watching.lines(1);
-    watching.child.kill(signal);
+    watching.child.kill("SIGTERM");
     const { code, stdout, stderr } = await watching.finished;
-    expect({ code, stderr }).toEqual({ code: signal === "SIGINT" ? 130 : 143, stderr: "" });
+    expect({ code, stderr }).toEqual({ code: 143, stderr: "" });
     expect(stdout).toMatch(/^\S+ \S+ {2}pending .*\n$/);
   });
 });

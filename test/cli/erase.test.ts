@@ -125,7 +125,7 @@ if (hasTerminal)
       const phone = newPhone();
       const { verified } = await proved(phone);
       const args = ["--phone", phone];
-      for (const line of ["n\n", "\n", "not yet\n", "\x04"]) {
+      for (const line of ["\n", "not yet\n", "\x04"]) {
         expect(await typed(args, line)).toEqual({
           code: 1,
           stdout: expect.stringMatching(/\r\nphoneproof: not_confirmed: nothing was erased\r\n$/),
@@ -144,10 +144,7 @@ if (hasTerminal)
     test("it asks there if its errors go elsewhere", { timeout: 60_000 }, async () => {
       const { verified } = await proved(newPhone());
       const args = ["--verification", verified, "2>/dev/null"];
-      for (const line of ["n\n", "\x04"]) {
-        const { code, stdout } = await typed(args, line);
-        expect({ code, stdout }).toEqual({ code: 1, stdout: expect.not.stringContaining("Erased") });
-      }
+      expect(await typed(args, "n\n")).toEqual({ code: 1, stdout: expect.not.stringContaining("Erased") });
       expect(await typed(args, "y\n")).toEqual({
         code: 0,
         stdout: expect.stringContaining("Erased from 1 verification,"),
