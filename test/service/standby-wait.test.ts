@@ -1,15 +1,18 @@
 /** What happens while commits wait for a synchronous standby: no repeat is answered earlier than the first call, and the rest goes on. */
 
+import { execFile } from "node:child_process";
 import { once } from "node:events";
 import { mkdtemp, rm } from "node:fs/promises";
 import net from "node:net";
 import os from "node:os";
 import path from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import { promisify } from "node:util";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { Code, createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import pg from "pg";
-import { expect, onTestFinished, test } from "vitest";
+import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
 import { parseConfig } from "../../src/config.ts";
 import { newCredential } from "../../src/core/credential.ts";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
@@ -27,7 +30,21 @@ import { createLog } from "../../src/log/log.ts";
 import { openLogOutput } from "../../src/log/log-output.ts";
 import { startService } from "../../src/service.ts";
 import { startEmbeddedPostgres } from "../../src/storage/embedded/embedded-postgres.ts";
+import { applyMigrations } from "../../src/storage/migrations.ts";
 import { retryWhileUnavailable } from "../harness/service.ts";
+
+const prefix = path.join(os.tmpdir(), "phoneproof-test-standby-");
+/** The data directory of a stopped server with a migrated database, which each test copies. */
+let migrated: string;
+
+beforeAll(async () => {
+  migrated = await mkdtemp(prefix);
+  const server = await startEmbeddedPostgres({ dataDir: migrated });
+  const folder = path.join(import.meta.dirname, "../../prisma/migrations");
+  await applyMigrations(server.connection, { folder }).finally(server.stop);
+});
+
+afterAll(() => rm(migrated, { recursive: true, force: true }));
 
 const environment = Environment.LIVE;
 const unavailable = { status: "rejected", reason: expect.objectContaining({ code: Code.Unavailable }) };
@@ -171,8 +188,9 @@ test("a first start without the synchronous standby ends with a line that says s
 
 /** A service, and a database server of its own, whose commits can be made to wait for a standby that is not there. */
 async function startWithOwnServer({ isPooled }: { readonly isPooled: boolean }) {
-  const dataDir = await mkdtemp(path.join(os.tmpdir(), "phoneproof-test-standby-"));
+  const dataDir = await mkdtemp(prefix);
   onTestFinished(() => rm(dataDir, { recursive: true, force: true }));
+  await promisify(execFile)("cp", ["-a", `${migrated}/.`, dataDir]);
   const server = await startEmbeddedPostgres({ dataDir, transport: "tcp" });
   onTestFinished(() => server.stop());
   const { host, port, user, password, database } = server.connection;
@@ -322,6 +340,7 @@ async function waitingCommit(connection: pg.ClientConfig, superuser: pg.Client) 
             await client.end();
           },
         };
+      await delay(10);
     }
   }
 }
@@ -349,7 +368,10 @@ async function startBriefCommits(connection: pg.ClientConfig, superuser: pg.Clie
   };
   const all = Promise.all([commit(), commit(), commit()]);
   const answering = (async () => {
-    while (!isOver) await answer();
+    while (!isOver) {
+      await answer();
+      await delay(20);
+    }
   })();
   answering.catch(() => {
     isOver = true;
