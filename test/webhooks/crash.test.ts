@@ -2,7 +2,7 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import path from "node:path";
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
-import { decodeId } from "../../src/core/ids.ts";
+import { decodeId, encodeId } from "../../src/core/ids.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookDeliveryState, WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { type Database, openDatabase } from "../../src/storage/database.ts";
@@ -89,7 +89,17 @@ test("workers killed repeatedly lose no event, and record attempts before sendin
   const shop = await openShop(service);
   const receiver = await startReceiver();
   await shop.setWebhook(receiver.url);
-  const ids = await Promise.all(Array.from({ length: 200 }, () => shop.event()));
+  const { rows: due } = await service.db.query(
+    `WITH ${cancelledCopies(199)},
+     due AS (
+       INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts, next_attempt_at)
+       SELECT id, webhook_configuration_id, 'pending', 0, now() FROM made
+     )
+     SELECT id FROM made UNION ALL SELECT $1`,
+    [decodeId("vrf_", await shop.event())],
+  );
+  const uuids = due.map(({ id }) => id);
+  expect(uuids).toHaveLength(200);
   for (const after of [1, 40, 90]) {
     const worker = startWorker();
     await untilReceived(receiver, after);
@@ -98,12 +108,15 @@ test("workers killed repeatedly lose no event, and record attempts before sendin
   const last = await service.startAnother({ ROLES: "worker" });
   // Ends the leases of the attempts that were cut off.
   await service.db.query("UPDATE webhook_delivery SET next_attempt_at = now() WHERE state = 'pending'");
-  for (const id of ids) await deliveryWhen(service, id, delivered);
+  const isDelivered = "SELECT FROM webhook_delivery WHERE state = 'delivered' AND verification_id = ANY ($1)";
+  await vi.waitUntil(async () => (await service.db.query(isDelivered, [uuids])).rowCount === 200, {
+    timeout: 45_000,
+  });
   const sent = receiver.received.map(({ headers }) => String(headers["webhook-id"]));
-  expect([...new Set(sent)].sort()).toEqual(ids.map(eventOf).sort());
+  expect([...new Set(sent)].sort()).toEqual(uuids.map((id) => encodeId("evt_", id)).sort());
   const { rows } = await service.db.query(
     "SELECT count(*)::int AS attempts FROM webhook_attempt WHERE verification_id = ANY ($1)",
-    [ids.map((id) => decodeId("vrf_", id))],
+    [uuids],
   );
   // An attempt is recorded before it is sent, so there may be more records than requests, but never fewer.
   expect(rows[0].attempts).toBeGreaterThanOrEqual(sent.length);
