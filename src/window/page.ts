@@ -119,9 +119,9 @@ ${view.platform === "desktop" && !view.viaQr ? byQrCode(address, smsLink(view.pl
 <div>
 <h2>${words.byHand}</h2>
 <dl>
-<div><dt id="number">${words.number}</dt><dd><span class="value" data-value translate="no">${destination}</span>
+<div><dt>${words.number}</dt><dd><span class="value" data-value translate="no">${destination}</span>
 <button type="button" data-copy hidden aria-label="${words.copyNumber}">${words.copy}</button></dd></div>
-<div><dt id="text">${words.text}</dt><dd><span class="value" data-value${languageOfSms(smsText)} translate="no">${smsText}</span>
+<div><dt>${words.text}</dt><dd><span class="value" data-value${languageOfSms(smsText)} translate="no">${smsText}</span>
 <button type="button" data-copy hidden aria-label="${words.copyText}">${words.copy}</button></dd></div>
 </dl>
 <div role="status" class="unseen" data-feedback></div>
