@@ -1,3 +1,4 @@
+import { createRequire } from "node:module";
 import type { Pool } from "undici";
 
 /**
@@ -6,14 +7,17 @@ import type { Pool } from "undici";
  * origin whose only exchange was cut while it was connecting, some 23 KiB, for as long as the process lives.
  */
 export interface Connections {
-  /** Resolves to the origin's pool, and a function to be called when the exchange is over. */
-  to(origin: string): Promise<{ readonly pool: Pool; readonly done: () => void }>;
+  /** Returns the origin's pool, and a function to be called when the exchange is over. */
+  to(origin: string): { readonly pool: Pool; readonly done: () => void };
   /** Closes every connection at once; exchanges that begin later fail. */
   close(): Promise<void>;
 }
 
-/** Loaded for the first exchange: it takes a fifth of what loading the whole service does, and many send nothing. */
-let undici: Promise<typeof import("undici")> | undefined;
+/**
+ * Loaded for the first exchange: it takes a fifth of what loading the whole service does, and many send nothing. Not by import():
+ * Node remembers that one failed, and a process that had no file descriptor left for a moment could never send again.
+ */
+const loadUndici = () => createRequire(import.meta.url)("undici") as typeof import("undici");
 
 interface Kept {
   readonly pool: Pool;
@@ -25,6 +29,11 @@ interface Kept {
 export function keepConnections(options: Pool.Options, keptMs: number): Connections {
   const byOrigin = new Map<string, Kept>();
   let closed = false;
+
+  function newKept(origin: string): Kept {
+    const { Pool } = loadUndici();
+    return { pool: new Pool(origin, options), users: 0, ending: undefined };
+  }
 
   function endLater(origin: string, kept: Kept): void {
     kept.ending = setTimeout(end, keptMs, origin, kept).unref();
@@ -41,10 +50,8 @@ export function keepConnections(options: Pool.Options, keptMs: number): Connecti
   }
 
   return {
-    async to(origin) {
-      undici ??= import("undici");
-      const { Pool } = await undici;
-      const kept = byOrigin.get(origin) ?? { pool: new Pool(origin, options), users: 0, ending: undefined };
+    to(origin) {
+      const kept = byOrigin.get(origin) ?? newKept(origin);
       byOrigin.set(origin, kept);
       kept.users += 1;
       clearTimeout(kept.ending);

@@ -34,7 +34,7 @@ export interface Exchange {
 export interface Endpoints {
   /** Why nothing is sent to the URL, judged by its text alone, without resolving its name; null: it is allowed. */
   refusalOf(url: URL): string | null;
-  /** Rejects only if `signal` aborts; every other failure is reported in the exchange. */
+  /** Rejects only if `signal` aborts or the HTTP client cannot be loaded; every other failure is reported in the exchange. */
   send(message: Message, signal?: AbortSignal): Promise<Exchange>;
   /** Closes every connection at once. */
   close(): Promise<void>;
@@ -101,7 +101,7 @@ export function createEndpoints(options: {
     let retryAfter: string | null = null;
     const kept = new KeptAnswer();
     let interim = 0;
-    const { pool, done } = await connections.to(url.origin);
+    const { pool, done } = connections.to(url.origin);
     try {
       const answer = await pool.request({
         method: "POST",

@@ -2,6 +2,7 @@ import { spawn } from "node:child_process";
 import { getEventListeners, once } from "node:events";
 import { readFileSync, stat } from "node:fs";
 import { connect, createServer, type Socket } from "node:net";
+import { text } from "node:stream/consumers";
 import { setTimeout as delay } from "node:timers/promises";
 import { createSecureContext, TLSSocket } from "node:tls";
 import { Pool } from "undici";
@@ -388,13 +389,34 @@ test("an exchange that is still connecting keeps its pool when another one with 
   vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
   onTestFinished(() => void vi.useRealTimers());
   const connections = keepConnections({}, 1_000);
-  const [ended, connecting] = await Promise.all([1, 2].map(() => connections.to("https://shop.example")));
+  const [ended, connecting] = [1, 2].map(() => connections.to("https://shop.example"));
   ended?.done();
   vi.advanceTimersByTime(10_000);
   expect(connecting?.pool.destroyed).toBe(false);
   connecting?.done();
   vi.advanceTimersByTime(1_000);
   expect(connecting?.pool.destroyed).toBe(true);
+});
+
+test("a process that could open no file at its first exchange sends the next", async () => {
+  const receiver = await startReceiver();
+  const source = new URL("../../src/webhooks/endpoints.ts", import.meta.url);
+  const script = `
+    import { closeSync, openSync } from "node:fs";
+    import { createEndpoints } from ${JSON.stringify(source.href)};
+    const { send } = createEndpoints({ allowPrivate: true });
+    const message = { ...${JSON.stringify(message(receiver.url))}, secrets: [Buffer.alloc(32, 1)] };
+    const files = [];
+    try {
+      for (;;) files.push(openSync("/dev/null"));
+    } catch {}
+    const first = await send(message).catch((error) => error);
+    for (const file of files) closeSync(file);
+    const { status } = await send(message);
+    console.log(JSON.stringify({ first: first instanceof Error, status }));`;
+  const limited = ["-c", 'ulimit -n 64 && exec "$0" --input-type=module -e "$1"', process.execPath, script];
+  const child = spawn("sh", limited, { stdio: ["ignore", "pipe", "inherit"] });
+  expect(JSON.parse(await text(child.stdout))).toEqual({ first: true, status: 204 });
 });
 
 test("the close ends idle connections at once, and nothing is sent after it", async () => {
