@@ -547,14 +547,16 @@ test("the log reports once that a collector refuses spans, and once that it acce
   ]);
 });
 
-test("without an endpoint no module of OpenTelemetry is loaded except its API", () => {
+test("a start loads no HTTP client for webhooks, and, without an endpoint, nothing of OpenTelemetry except its API", () => {
   const program = path.join(import.meta.dirname, "loaded-modules.ts");
   const { OTEL_EXPORTER_OTLP_ENDPOINT: _, ...environment } = process.env;
   const loaded = execFileSync(process.execPath, [program], {
     encoding: "utf8",
-    env: { ...environment, DATABASE_URL: service.databaseUrl },
+    // A worker could have a webhook to send.
+    env: { ...environment, DATABASE_URL: service.databaseUrl, ROLES: "api" },
   });
   expect(loaded).toContain("node_modules/pino/");
+  expect(loaded).not.toContain("node_modules/undici/");
   // The metrics library loads the API, for exemplars.
   expect(loaded.split("\n").filter((file) => /@opentelemetry\/(?!api\/)|open-telemetry/.test(file))).toEqual(
     [],
