@@ -85,7 +85,7 @@ export async function deliveryWhen(
       const [delivery] = await deliveriesOf(service, verificationId);
       return delivery && wanted(delivery) ? delivery : undefined;
     },
-    { timeout: 45_000, interval: 20 },
+    { timeout: 45_000, interval: 100 },
   );
 }
 
