@@ -21,6 +21,7 @@ test("a large body that is not JSON is refused, and one that is valid is accepte
 
 const bodyOf = (fields: number) =>
   `{${Array.from({ length: fields }, (_, index) => `"f${index}":1`).join()}}`;
+const [large, veryLarge] = [bodyOf(700), bodyOf(6_400)];
 
 /** Sends a creation but for its last byte. Its head has been read then. */
 async function begin(httpUrl: string, key: string, body: string) {
@@ -43,7 +44,7 @@ test("of those that arrive at once, as many of a project as may wait are answere
   const elapsed = performance.now.bind(performance);
   const clock = vi.spyOn(performance, "now").mockImplementation(() => begun + (elapsed() - begun) / 20);
   onTestFinished(() => clock.mockRestore());
-  const send = (key: string) => begin(service.httpUrl, key, bodyOf(700));
+  const send = (key: string) => begin(service.httpUrl, key, large);
   const sent = await Promise.all(Array.from({ length: 700 }, () => send(project.testKey)));
   const quiet = await send((await service.createProject()).testKey);
   for (const { socket } of [...sent, quiet]) socket.write("}");
@@ -60,14 +61,12 @@ test("of those that arrive at once, as many of a project as may wait are answere
 test("those whose clients have left take no time and are not charged", async () => {
   const key = (await service.createProject()).testKey;
   const { create } = merchant(service.httpUrl, key);
-  const sent = await Promise.all(
-    Array.from({ length: 200 }, () => begin(service.httpUrl, key, bodyOf(6_400))),
-  );
+  const sent = await Promise.all(Array.from({ length: 200 }, () => begin(service.httpUrl, key, veryLarge)));
   for (const { socket } of sent) socket.write("}");
   // Once some have been answered, all have arrived.
   await Promise.all(sent.slice(0, 20).map(({ answer }) => answer));
   for (const { socket } of sent) socket.resetAndDestroy();
-  expect((await create(bodyOf(6_400))).status).toBe(422);
+  expect((await create(veryLarge)).status).toBe(422);
   expect(Number((await create()).headers.get("x-usage-calls"))).toBeLessThan(100);
 });
 
@@ -77,9 +76,7 @@ test("a process that is stopping answers all, of however many projects they are"
   const sent: Awaited<ReturnType<typeof begin>>[] = [];
   // More than can be answered before they are refused, and few enough to begin all in less than the ten seconds that one may take.
   for (const { testKey } of projects) {
-    sent.push(
-      ...(await Promise.all(Array.from({ length: 150 }, () => begin(httpUrl, testKey, bodyOf(6_400))))),
-    );
+    sent.push(...(await Promise.all(Array.from({ length: 150 }, () => begin(httpUrl, testKey, veryLarge)))));
   }
   for (const { socket } of sent) socket.write("}");
   await Promise.race(sent.map(({ answer }) => answer));

@@ -257,9 +257,11 @@ test("a client that disconnects from a stream is not counted as refused, whateve
       to: liveNumber,
       text: "hello",
     }));
-    const request = create(StreamInboundMessagesRequestSchema, { messages });
-    // More answers than the client's window holds, so that one is being written when it disconnects.
-    for (let group = 0; group < 4; group++) {
+    // More answers than the client's window holds, so that one is being written when it disconnects. Most are for messages that are
+    // not stored, because their ids are too long.
+    const invalid = Array.from({ length: 100 }, (_, index) => ({ messageId: `${index}`.padEnd(1_024, "i") }));
+    for (const group of [messages, invalid, invalid, invalid]) {
+      const request = create(StreamInboundMessagesRequestSchema, { messages: group });
       await stream.send(toBinary(StreamInboundMessagesRequestSchema, request));
     }
     await stream.next();

@@ -10,15 +10,8 @@ import { Code } from "@connectrpc/connect";
 import { afterAll, describe, expect, test } from "vitest";
 import { type Answer, merchant } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
-import {
-  callHeaders,
-  endHeaders,
-  endStream,
-  frame,
-  frameTypes,
-  headerBlock,
-  preface,
-} from "./http2-frames.ts";
+import { connectPlain } from "../rpc/plain-calls.ts";
+import { callHeaders, endHeaders, frame, headerBlock, preface } from "./http2-frames.ts";
 import { startServiceProcess } from "./service-process.ts";
 
 const service = await startTestService();
@@ -174,17 +167,6 @@ async function statusOf(stream: http2.ClientHttp2Stream): Promise<string | undef
   return status;
 }
 
-/** How many streams the service has ended on a connection, counted from its frames. */
-function endedStreams(received: Buffer): number {
-  const ended = new Set<number>();
-  for (let at = 0; at + 9 <= received.length; at += 9 + received.readUIntBE(at, 3)) {
-    const [type, flags, id] = [received[at + 3], received[at + 4] ?? 0, received.readUInt32BE(at + 5)];
-    const endsAnswer = (type === frameTypes.headers || type === frameTypes.data) && (flags & endStream) !== 0;
-    if (type === frameTypes.rstStream || endsAnswer) ended.add(id);
-  }
-  return ended.size;
-}
-
 /** Sends a byte at a time until the service ends the connection. */
 async function drip({ socket, ended }: Hostile): Promise<void> {
   let over = false;
@@ -276,31 +258,20 @@ describe("on the gRPC port", () => {
   });
 
   test("unread answers and unfinished calls take only the places of unauthenticated calls, and not for long", async () => {
-    const noWindow = Buffer.concat([preface, frame("settings", 0, 0, Buffer.of(0, 4, 0, 0, 0, 0))]);
-    const ids = Array.from({ length: 1_000 }, (_, index) => 2 * index + 1);
-    const bogus = { authorization: "Bearer pp_live_nobodys" };
-    const unread = (id: number) => [
-      frame("headers", endHeaders, id, callHeaders("/grpc.health.v1.Health/Check")),
-      frame("data", endStream, id, Buffer.alloc(5)),
-    ];
-    const halfOpen = (id: number) => [
-      frame("headers", endHeaders, id, callHeaders("/grpc.health.v1.Health/Check")),
-    ];
-    const unknown = (id: number) => [frame("headers", endHeaders, id, callHeaders(listProjects, bogus))];
-    const odd = (id: number) => [frame("headers", endHeaders, id, callHeaders("/%zz"))];
+    const calls = 1_000;
     await besideAGoodClient(async () => {
       const floods = await Promise.all(
-        [unread, halfOpen, unknown, odd].map(async (call) => {
-          const received: Buffer[] = [];
-          const hostile = await connect(attacked.grpcAddress, noWindow);
-          hostile.socket.on("data", (bytes: Buffer) => received.push(bytes));
-          hostile.socket.write(Buffer.concat(ids.flatMap(call)));
-          return { ...hostile, streamsEnded: () => endedStreams(Buffer.concat(received)) };
-        }),
+        Array.from({ length: 4 }, () => connectPlain(attacked.grpcAddress, { windowBytes: 0 })),
       );
-      const ended = () => floods.reduce((sum, { streamsEnded }) => sum + streamsEnded(), 0);
+      const [unread, halfOpen, unknown, odd] = floods;
+      unread?.call(calls, "grpc.health.v1.Health/Check", {}, { message: Buffer.of() });
+      halfOpen?.call(calls, "grpc.health.v1.Health/Check", {}, { leaveOpen: true });
+      const bogus = { authorization: "Bearer pp_live_nobodys" };
+      unknown?.call(calls, listProjects.slice(1), bogus, { leaveOpen: true });
+      odd?.call(calls, "%zz", {}, { leaveOpen: true });
+      const ended = () => floods.reduce((sum, flood) => sum + flood.ended.size, 0);
       // One address has half of the places.
-      await expect.poll(ended, { interval: 500 }).toBeGreaterThanOrEqual(4_000 - 500);
+      await expect.poll(ended, { interval: 500 }).toBeGreaterThanOrEqual(4 * calls - 500);
 
       const connection = connectHttp2();
       const asAdmin = { ...callTo(listProjects), authorization: `Bearer ${service.adminToken}` };
@@ -312,8 +283,8 @@ describe("on the gRPC port", () => {
       connection.destroy();
 
       // The service stops waiting for calls that were answered or begun.
-      await expect.poll(ended, { interval: 500 }).toBe(4_000);
-      for (const { socket } of floods) socket.destroy();
+      await expect.poll(ended, { interval: 500 }).toBe(4 * calls);
+      for (const flood of floods) flood.destroy();
     });
     const later = connectHttp2().request(callTo("/grpc.health.v1.Health/Check"));
     later.end(Buffer.alloc(5));
