@@ -5,6 +5,7 @@ import { fromBinary, toBinary } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { afterAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import {
+  InboundMessageSchema,
   InboundMessageService,
   StreamInboundMessagesRequestSchema,
   StreamInboundMessagesResponseSchema,
@@ -462,8 +463,15 @@ test("a client that disconnects during a large answer does not cause console out
 });
 
 describe("a request whose remaining bytes do not arrive", () => {
-  /** A message with too long a text, which makes the request large. */
-  const large = (messageId: string) => bytesOf([{ messageId, to, text: "t".repeat(8_000_000) }]);
+  /** A request with a message whose text has so many bytes. They are not encoded, which would take as long as all the rest. */
+  function withText(messageId: string, length: number): Buffer {
+    const { field } = InboundMessageSchema;
+    const message = toBinary(InboundMessageSchema, inboundMessage({ messageId, to, text: "" }));
+    const text = within((field.text.number << 3) | 2, Buffer.alloc(length, "t"));
+    return within(0x0a, Buffer.concat([message, text]));
+  }
+  /** Its text is too long. */
+  const large = (messageId: string) => withText(messageId, 8_000_000);
 
   /** Sends all of it but the last byte, which `finish` sends. */
   async function begin(messageId: string, token: string) {
@@ -513,8 +521,6 @@ describe("a request whose remaining bytes do not arrive", () => {
   test("if it is as large as may be, does not hold up those behind it on the stream once it has arrived", async () => {
     suppressTimers(10_000);
     const token = await service.createToken({ scope: "ingest", source: "large-in-a-row" });
-    const withText = (messageId: string, length: number) =>
-      bytesOf([{ messageId, to, text: "t".repeat(length) }]);
     const requests = [8, 3, 3, 3, 3].map((mebibytes, index) => {
       const most = mebibytes * 2 ** 20;
       return withText(`in-a-row-${index}`, 2 * most - withText(`in-a-row-${index}`, most).length);
