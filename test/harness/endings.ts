@@ -3,17 +3,22 @@
  * file: called in a hook or a test, it does nothing.
  */
 
-const endings: (() => unknown)[] = [];
+let endings: (() => unknown)[] = [];
 
 /** Registers a cleanup function. They run in reverse order. */
 export function atFileEnd(end: () => unknown): void {
   endings.push(end);
 }
 
-/** Runs all of them, even if one fails. */
+/**
+ * Runs all of them, even if one fails. Those registered from now on are the next file's: a cleanup that hangs until its timeout
+ * leaves them alone.
+ */
 export async function endAll(): Promise<void> {
+  const ending = endings.reverse();
+  endings = [];
   const errors: unknown[] = [];
-  for (let end = endings.pop(); end !== undefined; end = endings.pop()) {
+  for (const end of ending) {
     try {
       await end();
     } catch (error) {

@@ -46,7 +46,7 @@ export async function raceTo<const Contenders extends readonly (() => Promise<un
 }
 
 /** Waits until at least `count` connections to this database wait for a lock. */
-export async function untilWaiting(db: pg.Pool, count: number): Promise<void> {
+export async function untilWaiting(db: Pick<pg.ClientBase, "query"> | pg.Pool, count: number): Promise<void> {
   await vi.waitUntil(
     async () => {
       const { rows } = await db.query<{ waiting: number }>(

@@ -3,6 +3,7 @@ import { afterAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import { parseConfig } from "../../src/config.ts";
 import { createLog } from "../../src/log/log.ts";
 import { openLogOutput } from "../../src/log/log-output.ts";
+import { runningTime } from "../../src/running-time.ts";
 import { startService } from "../../src/service.ts";
 import { watchConnections } from "../../src/storage/connection-watch.ts";
 import { inTransaction, openDatabase, runStatement } from "../../src/storage/database.ts";
@@ -11,6 +12,7 @@ import { PooledClient, socketOf } from "../../src/storage/pooled-client.ts";
 import { withPrisma } from "../../src/storage/prisma.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { createDatabase, setSessionDefaults, tcpSettings } from "../harness/database.ts";
+import { untilWaiting } from "../service/barrier.ts";
 
 const own = await createDatabase();
 afterAll(() => own.drop());
@@ -165,22 +167,61 @@ test("once a shutdown has failed a statement that was unanswered, none is sent a
   await database.close();
 });
 
-test("a statement that gets no answer in time ends its connection, and the next one gets another", async () => {
+/** A pool of one connection, watched with a timeout of 4 s by a clock that stands still until the test moves it. */
+function watchedPool() {
+  let time = Math.ceil(runningTime.now());
+  const clock = vi.spyOn(runningTime, "now").mockImplementation(() => time);
+  onTestFinished(() => clock.mockRestore());
+  const opened: PooledClient[] = [];
   const pool = new pg.Pool({
     ...own.connection,
     Client: PooledClient,
     max: 1,
-    onConnect: async (client) => watch.keep(client as PooledClient),
+    onConnect: async (given) => {
+      const client = given as PooledClient;
+      client.on("error", () => {});
+      watch.keep(client);
+      await watch.meet(client);
+      opened.push(client);
+    },
   });
-  pool.on("connect", (client) => client.on("error", () => {}));
   const givenUp: Error[] = [];
   const watch = watchConnections(pool, own.connection, {
-    answerTimeoutMs: 400,
+    answerTimeoutMs: 4_000,
     onGivenUp: (error) => givenUp.push(error),
   });
+  // A backend that waits for its client to read would hold up every DROP DATABASE.
+  onTestFinished(() => {
+    watch.stop();
+    for (const client of opened) socketOf(client).destroy();
+  });
+  const ends = vi.spyOn(pg.Client.prototype, "end");
+  onTestFinished(() => ends.mockRestore());
+  return {
+    pool,
+    watch,
+    givenUp,
+    /** Lets the time of the statement under way pass. */
+    async timeOut() {
+      await vi.waitUntil(() => opened.at(-1)?.askedAt !== undefined, { timeout: 45_000 });
+      time += 4_000;
+    },
+    /** The server has been asked, over a connection that is ended afterwards, what it is at work on. Takes a second. */
+    async untilChecked() {
+      const before = ends.mock.calls.length;
+      time += 1_000;
+      await vi.waitUntil(() => ends.mock.calls.length > before, { timeout: 45_000 });
+    },
+  };
+}
+
+test("a statement that gets no answer in time ends its connection, and the next one gets another", async () => {
+  const { pool, watch, givenUp, timeOut } = watchedPool();
   const ask = (text: string) => pool.query<{ pid: number }>(text).then(({ rows }) => rows[0]?.pid);
   const first = await ask("SELECT pg_backend_pid() AS pid");
-  const error = await ask("SELECT 0 AS pid FROM pg_sleep(8)").catch((thrown: unknown) => thrown);
+  const unanswered = ask("SELECT 0 AS pid FROM pg_sleep(60)").catch((thrown: unknown) => thrown);
+  await timeOut();
+  const error = await unanswered;
   expect(error).toMatchObject({ code: "ETIMEDOUT", message: "a statement was not answered in time" });
   expect(isDatabaseUnavailable(error)).toBe(true);
   expect(givenUp).toEqual([error]);
@@ -192,36 +233,39 @@ test("a statement that gets no answer in time ends its connection, and the next 
   expect(givenUp).toHaveLength(1);
   // The time of a statement behind another begins with the other's answer.
   const client = await pool.connect();
-  const [quick, slow] = await Promise.allSettled([
-    client.query("SELECT 1 AS pid"),
-    client.query("SELECT 0 AS pid FROM pg_sleep(8)"),
-  ]);
+  const quick = client.query("SELECT 1 AS pid");
+  const slow = client.query("SELECT 0 AS pid FROM pg_sleep(60)").catch((thrown: unknown) => thrown);
+  expect((await quick).rows).toEqual([{ pid: 1 }]);
+  await timeOut();
+  expect(await slow).toMatchObject({ code: "ETIMEDOUT" });
   client.release(true);
-  expect(quick).toMatchObject({ status: "fulfilled", value: { rows: [{ pid: 1 }] } });
-  expect(slow).toMatchObject({ status: "rejected", reason: { code: "ETIMEDOUT" } });
   expect(givenUp).toHaveLength(2);
   watch.stop();
   await pool.end();
 });
 
 test("a connection over which an answer does not arrive that the server has begun to send is ended in time, too", async () => {
-  const pool = new pg.Pool({
-    ...own.connection,
-    Client: PooledClient,
-    max: 1,
-    onConnect: async (client) => {
-      watch.keep(client as PooledClient);
-      await watch.meet(client as PooledClient);
-    },
-  });
-  pool.on("connect", (client) => client.on("error", () => {}));
-  const watch = watchConnections(pool, own.connection, { answerTimeoutMs: 4_000, onGivenUp() {} });
-  const client = await pool.connect();
-  socketOf(client as pg.ClientBase as PooledClient).pause();
-  await expect(client.query("SELECT repeat('x', 100000000)")).rejects.toMatchObject({
+  const { pool, watch, timeOut, untilChecked } = watchedPool();
+  const client = (await pool.connect()) as pg.PoolClient & PooledClient;
+  socketOf(client).pause();
+  const refused = expect(client.query("SELECT repeat('x', 50000000)")).rejects.toMatchObject({
     code: "ETIMEDOUT",
     message: "a statement was not answered in time",
   });
+  const other = new pg.Client(own.connection);
+  await other.connect();
+  const isSending = async () => {
+    const { rowCount } = await other.query(
+      "SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'ClientWrite'",
+      [client.backend],
+    );
+    return rowCount === 1;
+  };
+  await vi.waitUntil(isSending, { timeout: 45_000 });
+  await other.end();
+  await untilChecked();
+  await timeOut();
+  await refused;
   client.release(true);
   expect(pool.totalCount).toBe(0);
   watch.stop();
@@ -229,26 +273,17 @@ test("a connection over which an answer does not arrive that the server has begu
 });
 
 test("a connection whose statement the server is still at work on keeps its place until that is answered, and is then closed", async () => {
-  const pool = new pg.Pool({
-    ...own.connection,
-    Client: PooledClient,
-    max: 1,
-    onConnect: async (client) => {
-      watch.keep(client as PooledClient);
-      await watch.meet(client as PooledClient);
-    },
-  });
-  const givenUp: Error[] = [];
-  const watch = watchConnections(pool, own.connection, {
-    answerTimeoutMs: 4_000,
-    onGivenUp: (error) => givenUp.push(error),
-  });
+  const { pool, watch, givenUp, timeOut, untilChecked } = watchedPool();
   const holder = new pg.Client(own.connection);
   await holder.connect();
   await holder.query("SELECT pg_advisory_lock(2)");
   const client = await pool.connect();
   const text = "SELECT pg_advisory_lock(2)";
-  const error = await client.query(text).catch((thrown: unknown) => thrown);
+  const unanswered = client.query(text).catch((thrown: unknown) => thrown);
+  await untilWaiting(holder, 1);
+  await untilChecked();
+  await timeOut();
+  const error = await unanswered;
   expect(error).toMatchObject({
     code: "ETIMEDOUT",
     message:
@@ -258,9 +293,7 @@ test("a connection whose statement the server is still at work on keeps its plac
   // Only a commit that waits for a standby is a reason to refuse others like it.
   expect(watch.awaitsStandby(text)).toBe(false);
   client.release();
-  const checks = vi.spyOn(pg.Client.prototype, "connect");
-  onTestFinished(() => checks.mockRestore());
-  await vi.waitUntil(() => checks.mock.calls.length > 2, { timeout: 45_000 });
+  await untilChecked();
   expect([givenUp, pool.totalCount, pool.idleCount]).toEqual([[error], 1, 0]);
   await holder.query("SELECT pg_advisory_unlock(2)");
   await vi.waitUntil(() => pool.totalCount === 0, { timeout: 45_000 });
