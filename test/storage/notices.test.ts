@@ -101,3 +101,37 @@ test("connections that open and are lost before a probe follow each other ever m
   await opened.promise;
   expect(timers.mock.calls.map(([, delayMs]) => delayMs)).toContain(100);
 });
+
+test("a connection that opens after the stop is closed again", async () => {
+  const own = await createDatabase();
+  const pool = openPool({ ...own.connection, max: 1 });
+  const proxy = await startCuttableProxy(own.url);
+  const gaps: true[] = [];
+  const notices = createNotices(
+    { connectionString: proxy.databaseUrl },
+    {
+      onTransition() {},
+      onHint() {},
+      onDirectoryChange() {},
+      onGap: () => gaps.push(true),
+      onError() {},
+    },
+  );
+  onTestFinished(async () => {
+    await pool.end();
+    await own.drop();
+  });
+  const listeners =
+    "FROM pg_stat_activity WHERE application_name = 'phoneproof-notices' AND datname = current_database()";
+  await notices.start();
+  const isListening = proxy.holdAnswerTo("LISTEN");
+  await pool.query(`SELECT pg_terminate_backend(pid, 60000) ${listeners}`);
+  await isListening;
+  await notices.stop();
+  proxy.restore();
+  await vi.waitUntil(async () => (await pool.query(`SELECT ${listeners}`)).rows.length === 0, {
+    timeout: 45_000,
+    interval: 20,
+  });
+  expect(gaps).toEqual([]);
+});
