@@ -426,7 +426,7 @@ export function createWebhookDeliveries(
       try {
         const claim = await claimUnder(id, bounds);
         // Another process may have claimed these attempts since: this one was suspended before it could read the answer.
-        return performance.now() < until ? claim : { attempts: [], heldBack: claim.attempts.length };
+        return performance.now() < until ? claim : { ...claim, attempts: [] };
       } catch (error) {
         lostClaims.set(id, until);
         throw error;

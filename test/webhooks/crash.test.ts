@@ -196,7 +196,7 @@ describe("claims and results through the storage layer", () => {
       await untilWaiting(service.db, 1);
       ahead = 30_000;
       await holder.query("ROLLBACK");
-      expect((await claiming).attempts).toEqual([]);
+      expect(await claiming).toEqual({ attempts: [], heldBack: 0 });
     } finally {
       clock.mockRestore();
       holder.release(true);
