@@ -10,6 +10,7 @@ import { merchant } from "../gateway/merchant.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService } from "../harness/service.ts";
+import { shortenTimers } from "../harness/timers.ts";
 import { scrape } from "../ops/scrape.ts";
 import { untilWaiting } from "../service/barrier.ts";
 import { createPending, eventsOf, letExpire, type Pending, uuidOf } from "../service/pending.ts";
@@ -203,6 +204,34 @@ test("while only the LISTEN connection cannot be opened, watches and windows sti
   expect(await watching.next()).toBe(VERIFIED);
   await shop.cancel(id);
   expect((await window.next())?.state.status).toBe("cancelled");
+});
+
+test("while the LISTEN connection cannot be opened, watches read only if the database is usable", async () => {
+  const [statements, notices] = await Promise.all(
+    Array.from({ length: 2 }, () => startCuttableProxy(here.databaseUrl)),
+  );
+  const far = await here.startAnother({
+    DATABASE_URL: statements?.databaseUrl ?? "",
+    DATABASE_NOTICES_URL: notices?.databaseUrl ?? "",
+  });
+  const sent = (text: string) => statements?.timesSent(text) ?? 0;
+  const reads = () => sent("\0find\0");
+  const checks = () => sent("FROM _prisma_migrations WHERE migration_name = ");
+  const watching = watch((await createPending(shop)).id, far);
+  expect(await watching.next()).toBe(PENDING);
+  const before = { reads: reads(), checks: checks() };
+  await here.db.query("ALTER TABLE _prisma_migrations RENAME TO out_of_reach");
+  try {
+    shortenTimers(3_000);
+    notices?.cut();
+    // When it is checked again, what the first check led to has happened.
+    await vi.waitUntil(() => checks() >= before.checks + 2, { timeout: 45_000 });
+    expect(reads()).toBe(before.reads);
+  } finally {
+    await here.db.query("ALTER TABLE out_of_reach RENAME TO _prisma_migrations");
+  }
+  await vi.waitUntil(() => reads() > before.reads, { timeout: 45_000 });
+  watching.leave();
 });
 
 test.for<[string, VerificationStatus, (pending: Pending) => Promise<unknown>]>([
