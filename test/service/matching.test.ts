@@ -54,6 +54,24 @@ async function expired(): Promise<Pending> {
   return verification;
 }
 
+async function databaseTime(): Promise<string> {
+  const { rows } = await service.db.query("SELECT clock_timestamp()::text AS now");
+  return rows[0].now;
+}
+
+/** Whether the addition of a number has asked since then which creations are under way. */
+function asksForCreations(since: string) {
+  return async () => {
+    const { rows } = await service.db.query(
+      `SELECT FROM pg_stat_activity
+       WHERE datname = current_database() AND application_name = 'phoneproof' AND query LIKE '%pg_locks%'
+         AND query_start > $1::timestamptz`,
+      [since],
+    );
+    return rows.length > 0;
+  };
+}
+
 describe("the sender's number", () => {
   test.for([
     ["national digits", "01012348001"],
@@ -346,22 +364,13 @@ describe("a number that has moved to the other environment", () => {
       created = createPending(merchant(there.httpUrl, liveKey));
       await untilWaiting(service.db, 1);
       await removeLongAgo(numbers, number);
-      const { rows: times } = await service.db.query("SELECT clock_timestamp()::text AS now");
+      const isWaiting = asksForCreations(await databaseTime());
       let isAnswered = false;
       moved = answerOf(() =>
         numbers.addDestinationNumber({ number, environment: Environment.TEST, projectId }),
       ).finally(() => {
         isAnswered = true;
       });
-      const isWaiting = async () => {
-        const { rows } = await service.db.query(
-          `SELECT FROM pg_stat_activity
-           WHERE datname = current_database() AND application_name = 'phoneproof' AND query LIKE '%pg_locks%'
-             AND query_start > $1::timestamptz`,
-          [times[0].now],
-        );
-        return rows.length > 0;
-      };
       await vi.waitUntil(async () => isAnswered || (await isWaiting()), { timeout: 45_000, interval: 5 });
       await holder.query("COMMIT");
     } finally {
@@ -535,21 +544,47 @@ describe("a number that has moved to the other environment", () => {
   });
 });
 
-test("a number is not added by a call whose client has given up while it waited for another's addition", async () => {
+test.for([
+  { name: "another's addition", number: "0204711001", wasMoved: false },
+  { name: "another's addition, after creations on it", number: "0204711002", wasMoved: true },
+])("a number is not added by a call whose client has given up while it waited for $name", async ({
+  number,
+  wasMoved,
+}) => {
   const numbers = here.client(DestinationNumberService);
-  const number = "0204711001";
+  const environment = Environment.TEST;
+  const left = new AbortController();
+  const add = () =>
+    answerOf(() => numbers.addDestinationNumber({ number, environment }, { signal: left.signal }));
   const holder = await service.db.connect();
-  try {
+  const hold = async () => {
     await holder.query("BEGIN");
     await holder.query(
       "INSERT INTO destination_number (id, number, environment) VALUES (uuidv7(), $1, 'live')",
       [number],
     );
-    const left = new AbortController();
-    const environment = Environment.TEST;
-    const added = answerOf(() =>
-      numbers.addDestinationNumber({ number, environment }, { signal: left.signal }),
-    );
+  };
+  try {
+    let added: ReturnType<typeof add>;
+    if (wasMoved) {
+      await service.db.query(
+        "INSERT INTO destination_number (id, number, environment, removed_at) VALUES (uuidv7(), $1, 'live', now() - interval '10 seconds')",
+        [number],
+      );
+      const creation = await service.db.connect();
+      try {
+        await creation.query("BEGIN; LOCK TABLE usage IN ROW EXCLUSIVE MODE");
+        const asks = asksForCreations(await databaseTime());
+        added = add();
+        await vi.waitUntil(asks, { timeout: 45_000, interval: 5 });
+        await hold();
+      } finally {
+        creation.release(true);
+      }
+    } else {
+      await hold();
+      added = add();
+    }
     await untilWaiting(service.db, 1);
     left.abort();
     expect(await added).toMatchObject({ status: Code.Canceled });
@@ -566,7 +601,10 @@ test("a number is not added by a call whose client has given up while it waited 
     return rows.length > 0;
   };
   await vi.waitUntil(async () => !(await isAtWork()), { timeout: 45_000, interval: 5 });
-  const { rows } = await service.db.query("SELECT FROM destination_number WHERE number = $1", [number]);
+  const { rows } = await service.db.query(
+    "SELECT FROM destination_number WHERE number = $1 AND removed_at IS NULL",
+    [number],
+  );
   expect(rows).toEqual([]);
 });
 

@@ -33,7 +33,8 @@ export function createDestinationNumberStore(
           const row = await transaction.destinationNumber.create({
             data: { id: newId(), number, environment, projectId },
           });
-          // It may have waited for a removal or another addition of the number.
+          // The number must not be added seconds after its administrator has given up: the insertion, too, may have waited, for a removal
+          // or another addition of the number.
           signal?.throwIfAborted();
           const removal = await otherRemoval(transaction, row);
           if (removal !== null) {
@@ -47,11 +48,9 @@ export function createDestinationNumberStore(
       );
     } catch (error) {
       if (error instanceof JustRemoved) {
-        // The number must not be added seconds after its administrator has given up.
         const { at, sinceMs } = error.removal;
         if (sinceMs < settlingMs) await pause(settlingMs - sinceMs, signal);
         await untilCreationsEnd(signal);
-        signal?.throwIfAborted();
         return add(number, environment, projectId, signal, at);
       }
       if (error instanceof StillPending) return "pending";
