@@ -1,3 +1,4 @@
+import { setTimeout as delay } from "node:timers/promises";
 import { timestampFromDate } from "@bufbuild/protobuf/wkt";
 import { describe, expect, test } from "vitest";
 import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
@@ -14,6 +15,7 @@ import { Carrier } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { startTestService } from "../harness/service.ts";
+import { shortenTimers } from "../harness/timers.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
 import { untilWaiting } from "./barrier.ts";
 import { createPending, letExpire, type Pending } from "./pending.ts";
@@ -144,6 +146,27 @@ test("many histories at once leave connections for creations", async () => {
     expect((await shop.create()).status).toBe(201);
     await holder.query("ROLLBACK");
     await reading;
+  } finally {
+    holder.release(true);
+  }
+});
+
+test("a history may take longer than the five seconds of other transactions", async () => {
+  // Without jobs, which would use its connections.
+  const other = await service.startAnother({ ROLES: "api" });
+  const { id: verificationId } = await createPending(await openShop());
+  const { getVerificationHistory } = other.client(VerificationHistoryService);
+  await getVerificationHistory({ verificationId });
+  const holder = await service.db.connect();
+  try {
+    await holder.query("BEGIN; LOCK TABLE inbound_message IN ACCESS EXCLUSIVE MODE");
+    shortenTimers(5_000, 500);
+    const reading = answerOf((options) => getVerificationHistory({ verificationId }, options));
+    await untilWaiting(service.db, 1);
+    // Then they would be over.
+    await delay(1_000);
+    await holder.query("ROLLBACK");
+    expect((await reading).code).toBe("ok");
   } finally {
     holder.release(true);
   }
