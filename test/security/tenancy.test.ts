@@ -247,6 +247,8 @@ test("a restricted token cannot learn from message ids what another token of its
   const mine = await createPending(merchant(service.httpUrl, liveKey));
   const sent = { messageId: "counted-1", to: mine.to, text: mine.text, from: newPhone() };
   expect(await whole.send(sent)).toMatchObject({ outcome: "VERIFIED", verificationId: mine.id });
+  const marked = { messageId: "counted-2", to: mine.to, text: "[Web발신] hello", from: newPhone() };
+  expect(await whole.send(marked)).toMatchObject({ outcome: "WEB_SENT", verificationId: "" });
   for (const token of bound) {
     const source = smsSource(service, await service.createToken(token));
     const to = "numbers" in token ? neighbour.liveNumber : neighbour.testNumber;
@@ -258,6 +260,10 @@ test("a restricted token cannot learn from message ids what another token of its
         duplicate: false,
       });
     }
+    expect(await source.send({ ...marked, to, text: "hello" })).toMatchObject({
+      outcome: "INVALID",
+      duplicate: false,
+    });
     // Nor does it if it repeats the message as it was, to the number that it may not deliver to.
     expect(await source.send(sent)).toEqual({
       messageId: sent.messageId,
