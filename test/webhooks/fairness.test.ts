@@ -17,7 +17,7 @@ import { type Database, openDatabase } from "../../src/storage/database.ts";
 import { createWebhookDeliveries, type WebhookDeliveries } from "../../src/storage/webhook-deliveries.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { suppressTimers } from "../harness/timers.ts";
-import { answerWith, startReceiver, untilReceived } from "./receiver.ts";
+import { answerWith, type Receiver, startReceiver, untilReceived } from "./receiver.ts";
 import { cancelledCopies, delivered, deliveryWhen, openShop, type Shop } from "./shop.ts";
 
 /** So many events of each shop: one that the service notices as it happens, and others that are due with it. */
@@ -133,6 +133,86 @@ describe("a service with endpoints that hang", () => {
     expect(slow.received.length).toBeLessThan(300);
     goOn();
     await untilReceived(slow, 300);
+  });
+});
+
+describe("the most requests in progress", () => {
+  let service: TestService;
+  let healthy: Shop;
+  let receiver: Receiver;
+  /** The requests without an answer, by path. */
+  let hanging: Map<string, ServerResponse[]>;
+
+  beforeEach(async () => {
+    service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
+    receiver = await startReceiver();
+    healthy = await openShop(service);
+    await healthy.setWebhook(`${receiver.origin}/ok`);
+    hanging = new Map();
+    onTestFinished(async () => {
+      for (const response of [...hanging.values()].flat()) response.destroy();
+      await service.close();
+    });
+    suppressTimers(15_000);
+  });
+
+  function hangAllOthers(): void {
+    receiver.answer = (response, { path }) => {
+      if (path === "/ok") response.writeHead(204).end();
+      else hanging.set(path, [...(hanging.get(path) ?? []), response]);
+    };
+  }
+
+  const inAll = () => [...hanging.values()].flat().length;
+
+  /** After so many are in progress, what is due is claimed twice, by the next claims at the earliest. */
+  async function countedAfter(count: number): Promise<number> {
+    await vi.waitUntil(() => inAll() >= count, { timeout: 45_000, interval: 5 });
+    for (const _ of ["once", "twice"]) await deliveryWhen(service, await healthy.event(), delivered);
+    return inAll();
+  }
+
+  test("endpoints that have never answered have 256 together", async () => {
+    hangAllOthers();
+    const endpoints = 200;
+    await service.db.query(
+      `WITH ${cancelledCopies(3 * endpoints)},
+       version AS (
+         INSERT INTO webhook_configuration (id, project_id, environment, version, url, events, secret, replaced_at)
+         SELECT gen_random_uuid(), w.project_id, w.environment, w.version + n, $2 || n, w.events, w.secret, now()
+         FROM verification v JOIN webhook_configuration w ON w.id = v.webhook_configuration_id,
+           generate_series(1, ${endpoints}) n
+         WHERE v.id = $1
+         RETURNING id, version
+       )
+       INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts, next_attempt_at)
+       SELECT m.id, v.id, 'pending', 0, now()
+       FROM (SELECT id, row_number() OVER () % ${endpoints} AS n FROM made) m
+       JOIN (SELECT id, row_number() OVER () - 1 AS n FROM version) v USING (n)`,
+      [decodeId("vrf_", await healthy.event()), `${receiver.origin}/hang`],
+    );
+    expect(await countedAfter(256)).toBe(256);
+    expect(hanging.size).toBe(endpoints);
+  });
+
+  test("one that was prompt has 64, and all of them together have 96 more than eight each", async () => {
+    const prompt = [await openShop(service), await openShop(service)];
+    for (const [index, shop] of prompt.entries()) await shop.setWebhook(`${receiver.origin}/${index}`);
+    // However slow this machine, they answer promptly.
+    const clock = vi.spyOn(performance, "now").mockReturnValue(performance.now());
+    onTestFinished(() => clock.mockRestore());
+    await eventsAtOnce(service, prompt, 80);
+    const areDelivered = "SELECT FROM webhook_delivery WHERE state = 'delivered'";
+    await vi.waitUntil(async () => (await service.db.query(areDelivered)).rowCount === 160, {
+      timeout: 45_000,
+    });
+    hangAllOthers();
+    await eventsAtOnce(service, prompt.slice(0, 1), 100);
+    expect(await countedAfter(64)).toBe(64);
+    await eventsAtOnce(service, prompt.slice(1), 100);
+    // The last of the 96 cannot be divided between two.
+    expect(await countedAfter(8 + 8 + 95)).toBe(8 + 8 + 95);
+    expect(hanging.get("/0")).toHaveLength(64);
   });
 });
 
