@@ -232,8 +232,18 @@ test("a connection that ends between two statements is reported with what ended 
   expect(await recorded()).toEqual([first]);
 });
 
-test("a process killed during a migration leaves nothing behind, and the next start applies it", async () => {
-  await migration(first, `CREATE TABLE fruit (id int); ${throughGate}`);
+test.for([
+  { name: "during a migration", waits: throughGate },
+  {
+    name: "at the commit of a migration",
+    waits: `
+      CREATE FUNCTION pass_gate() RETURNS trigger LANGUAGE plpgsql AS
+        'BEGIN PERFORM pg_advisory_xact_lock(${gate}); RETURN NULL; END';
+      CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON _prisma_migrations DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW EXECUTE FUNCTION pass_gate();`,
+  },
+])("a process killed $name leaves nothing behind, and the next start applies it", async ({ waits }) => {
+  await migration(first, `CREATE TABLE fruit (id int); ${waits}`);
   await client.query("SELECT pg_advisory_lock($1)", [gate]);
   const module = path.join(import.meta.dirname, "../../src/storage/migrations.ts");
   const script = `
