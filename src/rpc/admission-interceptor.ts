@@ -14,10 +14,13 @@ import { limitAnswerTime } from "../answer-time.ts";
 import { asFailure, Failure } from "../failures.ts";
 import { neededScope } from "./admission-gate.ts";
 import { methodName, noteAnswer, type RpcObserver } from "./answered-call.ts";
-import { admittedKey } from "./call-context.ts";
+import { admittedKey, streamKey } from "./call-context.ts";
 import { toMessageFailure } from "./message-errors.ts";
 import type { OpenStreams } from "./open-streams.ts";
 import { connectError, metadataOf } from "./refusal.ts";
+import { isOver } from "./stream-scheduling.ts";
+
+type Called = UnaryRequest | StreamRequest;
 
 /**
  * Usage, error translation and the log line of each call, for every service of this package, once the gate has admitted
@@ -49,7 +52,7 @@ export function admissionInterceptor(parts: {
     };
     observer.begun(methodName(request.method), request.stream);
     const refuse = async (thrown: unknown): Promise<ConnectError> => {
-      const refusal = refusalOf(thrown, request.signal);
+      const refusal = refusalOf(thrown, request);
       const charged = (failure: Failure) =>
         admission.chargeFailure(call, failure, () =>
           admission.isCurrent(checkpoint) ? undefined : authenticateAgain(),
@@ -125,18 +128,27 @@ export function admissionInterceptor(parts: {
         finish("ok");
       } catch (thrown) {
         throw await refuse(thrown);
-      } finally {
-        // The client left early: nothing was thrown, the responses are just not read any further.
-        finish("canceled");
       }
     }
   };
 }
 
-function refusalOf(thrown: unknown, { reason }: AbortSignal): Failure | ConnectError {
+function refusalOf(thrown: unknown, { signal, contextValues }: Called): Failure | ConnectError {
+  const { reason } = signal;
   const hasLeft = reason !== undefined && thrown === reason && !(reason instanceof Failure);
-  if (hasLeft || isCutShort(thrown)) return ConnectError.from(thrown, Code.Canceled);
-  return thrown instanceof ConnectError ? (toMessageFailure(thrown) ?? thrown) : asFailure(thrown);
+  if (hasLeft || isCutShort(thrown)) return cancelled(thrown);
+  const refusal = thrown instanceof ConnectError ? (toMessageFailure(thrown) ?? thrown) : asFailure(thrown);
+  const isUnreadable = refusal instanceof Failure && refusal.code === "malformed_request";
+  const stream = contextValues.get(streamKey);
+  // A client that resets the stream within a message, without an error code, leaves a part that reads like the end.
+  return isUnreadable && stream !== undefined && isOver(stream) ? cancelled(thrown) : refusal;
+}
+
+/** How a call ends that its client no longer waits for. An error code of the client's reset is none of this service's. */
+function cancelled(reason: unknown): ConnectError {
+  const error = ConnectError.from(reason, Code.Canceled);
+  if (error.code === Code.DeadlineExceeded) return error;
+  return new ConnectError(error.rawMessage, Code.Canceled, undefined, undefined, reason);
 }
 
 /** Node's error, where a request is read, if the client disconnected before its end. */
@@ -181,8 +193,7 @@ function checked<Message>(
 }
 
 /** What an administrator asks for may rightly take long, in many statements, and its result may not be there to be read again. */
-const isLimited = ({ stream, method }: UnaryRequest | StreamRequest) =>
-  !stream && neededScope(method) !== "admin";
+const isLimited = ({ stream, method }: Called) => !stream && neededScope(method) !== "admin";
 
 /** Rejects with the refusal if the call has no answer in time. What it waits for goes on. */
 function inTime<Answer>(
@@ -206,7 +217,7 @@ function untilAborted(
 ): Promise<UnaryResponse | StreamResponse> {
   return new Promise((resolve, reject) => {
     const abort = () => {
-      if (!(signal.reason instanceof Failure)) reject(ConnectError.from(signal.reason, Code.Canceled));
+      if (!(signal.reason instanceof Failure)) reject(signal.reason);
     };
     if (signal.aborted) abort();
     signal.addEventListener("abort", abort, { once: true });

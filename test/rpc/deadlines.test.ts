@@ -1,4 +1,5 @@
 /** Deadlines as the server enforces them: this client does not enforce its own. */
+import { constants } from "node:http2";
 import { create, fromBinary, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { afterAll, expect, test } from "vitest";
@@ -14,6 +15,7 @@ import { startTestService } from "../harness/service.ts";
 import { scrape } from "../ops/scrape.ts";
 import { untilWaiting } from "../service/barrier.ts";
 import { createPending } from "../service/pending.ts";
+import { connectPlain } from "./plain-calls.ts";
 import { connectRaw, type RawCall } from "./raw-grpc.ts";
 
 const service = await startTestService({ ROLES: "api" });
@@ -140,4 +142,32 @@ test("the metric of counted calls also has those whose deadline passed or whose 
   const { headers } = await shop.read(id);
   const counted = (await scrape(service.opsUrl)).sum("phoneproof_usage_calls_total");
   expect(String(counted)).toBe(headers.get("x-usage-calls"));
+});
+
+test("a call whose client resets it with an error of its own is counted as canceled", async () => {
+  const { id } = await createPending(shop);
+  const counted = async (code: string) => {
+    const { sum } = await scrape(service.opsUrl);
+    const method = `${VerificationService.typeName}/GetVerification`;
+    return sum("phoneproof_rpc_duration_seconds_count", { method, code });
+  };
+  const before = await counted("canceled");
+  await whileUsageIsHeld(async () => {
+    const resetting = await connectPlain(service.grpcAddress);
+    const [left = 0] = resetting.call(
+      1,
+      `${VerificationService.typeName}/GetVerification`,
+      { authorization: `Bearer ${project.liveKey}` },
+      {
+        message: toBinary(
+          GetVerificationRequestSchema,
+          create(GetVerificationRequestSchema, { verificationId: id }),
+        ),
+      },
+    );
+    await untilWaiting(service.db, 1);
+    resetting.cut(left, constants.NGHTTP2_INTERNAL_ERROR);
+    await expect.poll(async () => (await counted("canceled")) + (await counted("internal"))).toBe(before + 1);
+  });
+  expect(await counted("internal")).toBe(0);
 });

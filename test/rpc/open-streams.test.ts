@@ -1,16 +1,31 @@
+import http2 from "node:http2";
+import { Readable } from "node:stream";
 import { create, toBinary } from "@bufbuild/protobuf";
-import { Code, type ConnectError, createClient } from "@connectrpc/connect";
+import {
+  Code,
+  type ConnectError,
+  createClient,
+  createContextValues,
+  type StreamRequest,
+} from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
-import { expect, onTestFinished, test, vi } from "vitest";
+import { pino } from "pino";
+import { describe, expect, onTestFinished, test, vi } from "vitest";
+import type { Admission } from "../../src/admission/admission.ts";
 import { decodeId } from "../../src/core/ids.ts";
 import { Health, HealthCheckResponse_ServingStatus } from "../../src/gen/proto/health/v1/health_pb.ts";
-import { StreamInboundMessagesRequestSchema } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import {
+  InboundMessageService,
+  StreamInboundMessagesRequestSchema,
+} from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import {
   ServiceTokenScope,
   ServiceTokenService,
 } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { admissionInterceptor } from "../../src/rpc/admission-interceptor.ts";
+import { admittedKey } from "../../src/rpc/call-context.ts";
 import { keepOpenStreams } from "../../src/rpc/open-streams.ts";
 import { startTestService } from "../harness/service.ts";
 import { suppressTimers } from "../harness/timers.ts";
@@ -270,6 +285,108 @@ test("a client that disconnects from a stream is not counted as refused, whateve
   }
   await expect.poll(() => streamsEnded("canceled")).toBe(endedBefore + left + 1);
   expect(await refusals()).toEqual(before);
+});
+
+const {
+  NGHTTP2_NO_ERROR,
+  NGHTTP2_PROTOCOL_ERROR,
+  NGHTTP2_INTERNAL_ERROR,
+  NGHTTP2_REFUSED_STREAM,
+  NGHTTP2_CANCEL,
+} = http2.constants;
+
+describe("a client that resets its stream has cancelled it", () => {
+  const path = "phoneproof.v1.InboundMessageService/StreamInboundMessages";
+  const requestOf = (...messages: { messageId: string; to: string }[]) =>
+    toBinary(StreamInboundMessagesRequestSchema, create(StreamInboundMessagesRequestSchema, { messages }));
+
+  test.for([
+    { name: "NO_ERROR", code: NGHTTP2_NO_ERROR },
+    {
+      name: "NO_ERROR within a message",
+      code: NGHTTP2_NO_ERROR,
+      last: Buffer.from("0000000064" + "0a", "hex"),
+    },
+    { name: "CANCEL", code: NGHTTP2_CANCEL },
+    { name: "PROTOCOL_ERROR", code: NGHTTP2_PROTOCOL_ERROR },
+    { name: "INTERNAL_ERROR", code: NGHTTP2_INTERNAL_ERROR },
+    { name: "REFUSED_STREAM", code: NGHTTP2_REFUSED_STREAM },
+  ])("with $name", async ({ name, code, last }) => {
+    const ended = async () => {
+      const { sum } = await scrape(service.opsUrl);
+      const [all, canceled] = [{}, { code: "canceled" }].map((labels) =>
+        sum("phoneproof_rpc_streams_ended_total", { method: path, ...labels }),
+      );
+      return { all, canceled };
+    };
+    const before = await ended();
+    const refusedBefore = await refusals();
+    const connection = await connectPlain(service.grpcAddress);
+    const authorization = `Bearer ${service.adminToken}`;
+    const message = requestOf({ messageId: `reset with ${name}`, to: "1" });
+    const [stream = 0] = connection.call(1, path, { authorization }, { message, leaveOpen: true });
+    await vi.waitUntil(() => connection.answered.has(stream), { timeout: 45_000 });
+    connection.cut(stream, code, last);
+    await expect.poll(async () => (await ended()).all).toBe((before.all ?? 0) + 1);
+    expect((await ended()).canceled).toBe((before.canceled ?? 0) + 1);
+    expect(await refusals()).toEqual(refusedBefore);
+  });
+});
+
+/** Whether Node reports this error depends on how much of the request it has read by then: no client can cause it at will. */
+test("a request that Node finds cut short counts as canceled, not as a fault", async () => {
+  const answered = vi.fn();
+  const interceptor = admissionInterceptor({
+    admission: { isCurrent: () => true } as unknown as Admission,
+    openStreams: { add: () => () => {}, close: () => {} },
+    log: pino({ enabled: false }),
+    observer: { begun: () => {}, answered },
+  });
+  const caller = {
+    kind: "service",
+    tokenId: null,
+    scope: "ingest",
+    source: "gateway",
+    projectId: null,
+    environment: null,
+    numbers: [],
+  } as const;
+  const call = {
+    requestId: "req_1",
+    address: "127.0.0.1",
+    caller,
+    usage: undefined,
+    verificationId: undefined,
+    violations: [],
+  };
+  const checkpoint = { at: performance.now(), revision: 0 };
+  const method = InboundMessageService.method.streamInboundMessages;
+  const cutShort = Readable.from([], { objectMode: true }).destroy() as AsyncIterable<never>;
+  const request = {
+    stream: true,
+    method,
+    message: cutShort,
+    signal: new AbortController().signal,
+    header: new Headers(),
+    contextValues: createContextValues().set(admittedKey, {
+      call,
+      rateLimit: undefined,
+      checkpoint,
+      since: 0,
+    }),
+  } as unknown as StreamRequest;
+  const response = await interceptor(async (entered) => ({
+    stream: true,
+    service: method.parent,
+    method,
+    header: new Headers(),
+    trailer: new Headers(),
+    message: entered.message as AsyncIterable<never>,
+  }))(request);
+  await expect(Array.fromAsync(response.message as AsyncIterable<never>)).rejects.toMatchObject({
+    code: Code.Canceled,
+  });
+  expect(answered).toHaveBeenCalledExactlyOnceWith(expect.objectContaining({ code: "canceled" }));
 });
 
 test("a client that disconnects while it is held back for unread receipts is not counted as refused", async () => {

@@ -3,6 +3,7 @@
  * as it costs the service.
  */
 import { once } from "node:events";
+import { constants } from "node:http2";
 import net from "node:net";
 import { onTestFinished } from "vitest";
 import { callHeaders, endHeaders, endStream, frame, frameTypes, preface } from "../security/http2-frames.ts";
@@ -25,8 +26,8 @@ export interface PlainConnection {
   readonly ended: ReadonlySet<number>;
   /** Resolves when the service has ended all these streams. */
   untilEnded(streamIds: readonly number[]): Promise<void>;
-  /** Cancels a call. */
-  cut(streamId: number): void;
+  /** Resets a call, by default as one that its client cancels. With bytes, those are sent before it in the same write. */
+  cut(streamId: number, code?: number, bytes?: Uint8Array): void;
   destroy(): void;
 }
 
@@ -83,7 +84,10 @@ export async function connectPlain(address: string, { windowBytes = 65_535 } = {
         await once(socket, "ended");
       }
     },
-    cut: (streamId) => void socket.write(frame("rstStream", 0, streamId, Buffer.of(0, 0, 0, 8))),
+    cut(streamId, code = constants.NGHTTP2_CANCEL, bytes) {
+      const last = bytes === undefined ? [] : [frame("data", 0, streamId, bytes)];
+      socket.write(Buffer.concat([...last, frame("rstStream", 0, streamId, Buffer.of(0, 0, 0, code))]));
+    },
     destroy: () => void socket.destroy(),
   };
 }
