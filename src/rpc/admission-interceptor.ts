@@ -13,7 +13,7 @@ import type { Admission } from "../admission/admission.ts";
 import { limitAnswerTime } from "../answer-time.ts";
 import { asFailure, Failure } from "../failures.ts";
 import { neededScope } from "./admission-gate.ts";
-import { methodName, noteAnswer, type RpcObserver } from "./answered-call.ts";
+import { methodName, noteAnswer, noteFault, type RpcObserver } from "./answered-call.ts";
 import { admittedKey, streamKey } from "./call-context.ts";
 import { toMessageFailure } from "./message-errors.ts";
 import type { OpenStreams } from "./open-streams.ts";
@@ -43,6 +43,7 @@ export function admissionInterceptor(parts: {
     const startedAt = admitted.checkpoint.at;
     let { checkpoint } = admitted;
     let finished = false;
+    let isRefused = false;
     let leave = () => {};
     const finish = (code: string, failure?: Failure) => {
       if (finished) return;
@@ -51,7 +52,14 @@ export function admissionInterceptor(parts: {
       noteAnswer({ log, observer }, { ...call, method: request.method, code, startedAt }, failure);
     };
     observer.begun(methodName(request.method), request.stream);
+    /** Of a call that was refused meanwhile or whose client has left, nobody else would learn the fault. */
+    const noteLateFault = (thrown: unknown) => {
+      const failure = isRefused ? refusalOf(thrown, request) : undefined;
+      if (!(failure instanceof Failure) || failure.code !== "internal_error") return;
+      noteFault({ log, observer }, { method: methodName(request.method), requestId, failure });
+    };
     const refuse = async (thrown: unknown): Promise<ConnectError> => {
+      isRefused = true;
       const refusal = refusalOf(thrown, request);
       const charged = (failure: Failure) =>
         admission.chargeFailure(call, failure, () =>
@@ -84,7 +92,9 @@ export function admissionInterceptor(parts: {
       try {
         if (!admission.isCurrent(checkpoint)) await authenticateAgain();
         const entered = request.stream ? opened(request) : request;
-        const response = await untilAborted(next(entered), request.signal);
+        const answering = next(entered);
+        answering.catch(noteLateFault);
+        const response = await untilAborted(answering, request.signal);
         for (const [name, value] of metadataOf(requestId, call, rateLimit)) response.header.set(name, value);
         if (response.stream) return { ...response, message: translated(response) };
         finish("ok");

@@ -52,3 +52,22 @@ export function noteAnswer(
     seconds: elapsedMs / 1_000,
   });
 }
+
+/** A call that failed by an internal fault outside of its answer, such as while that was written. */
+export interface FaultyCall {
+  /** `package.Service/Method` of an existing method. */
+  readonly method: string;
+  readonly requestId: string;
+  readonly failure: Failure;
+}
+
+/** Logs and counts a fault of a call of which something else has been reported, or nothing. */
+export function noteFault(
+  { log, observer }: { readonly log: Logger; readonly observer: RpcObserver },
+  { method, requestId, failure }: FaultyCall,
+): void {
+  const { code } = failure;
+  log.error({ requestId, method, code, err: failure.cause ?? failure }, "rpc failed");
+  observer.begun(method, false);
+  observer.answered({ method, streaming: false, code, failureCode: code, seconds: 0 });
+}

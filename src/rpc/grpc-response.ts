@@ -6,19 +6,11 @@ import http2, {
 } from "node:http2";
 import { findTrailerError, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import { newRequestId } from "../core/ids.ts";
-import type { Failure } from "../failures.ts";
+import type { FaultyCall } from "./answered-call.ts";
 import { toMessageFailure } from "./message-errors.ts";
 import { messageTimeoutSignal } from "./message-timeout.ts";
 import { connectError } from "./refusal.ts";
 import { isOver } from "./stream-scheduling.ts";
-
-/** A call that failed by an internal fault outside of the interceptor, such as while its response was written. */
-export interface FaultyCall {
-  /** `package.Service/Method` of an existing method. */
-  readonly method: string;
-  readonly requestId: string;
-  readonly failure: Failure;
-}
 
 /** How long a complete response waits for its client, which may grant no HTTP/2 window and hold the response for ever. */
 const responseTimeoutMs = 10_000;

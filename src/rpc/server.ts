@@ -14,7 +14,7 @@ import type { TakeInboundMessages } from "../core/take-inbound-messages.ts";
 import type { Tracing } from "../core/tracing.ts";
 import { admissionGate } from "./admission-gate.ts";
 import { admissionInterceptor } from "./admission-interceptor.ts";
-import type { RpcObserver } from "./answered-call.ts";
+import { noteFault, type RpcObserver } from "./answered-call.ts";
 import { addressKey, streamKey } from "./call-context.ts";
 import { createEarlyRefusals } from "./early-refusals.ts";
 import { grpcResponse } from "./grpc-response.ts";
@@ -89,12 +89,7 @@ export function createRpcServer(parts: {
       streamedAnswers: streamingMethods,
       encodings: compressions.map(({ name }) => name),
       onAnswer: unauthenticatedStreams.answered,
-      onFault({ method, requestId, failure }) {
-        log.error({ requestId, method, code: failure.code, err: failure.cause }, "rpc failed");
-        observer.begun(method, false);
-        const { code } = failure;
-        observer.answered({ method, streaming: false, code, failureCode: code, seconds: 0 });
-      },
+      onFault: (call) => noteFault({ log, observer }, call),
     }),
   };
   const server: FastifyInstance<http2.Http2Server> = fastify({

@@ -171,3 +171,25 @@ test("a call whose client resets it with an error of its own is counted as cance
   });
   expect(await counted("internal")).toBe(0);
 });
+
+test("a fault that a call meets after its client has left is counted as one", async () => {
+  const { id } = await createPending(shop);
+  const faults = async () =>
+    (await scrape(service.opsUrl)).sum("phoneproof_refusals_total", { face: "grpc", code: "internal_error" });
+  const before = await faults();
+  const holder = await service.db.connect();
+  try {
+    await holder.query("BEGIN; ALTER TABLE verification RENAME TO away");
+    const left = get(id, "60S");
+    await untilWaiting(service.db, 1);
+    left.cut();
+    // Answered behind the cut, which has been noticed by then.
+    expect((await call("NoSuchMethod", Buffer.of(), "60S").status).code).toBe(Code.Unimplemented);
+    await holder.query("COMMIT");
+    await expect.poll(faults).toBe(before + 1);
+  } finally {
+    await holder.query("ROLLBACK; ALTER TABLE IF EXISTS away RENAME TO verification");
+    holder.release();
+  }
+  expect((await shop.read(id)).status).toBe(200);
+});
