@@ -23,12 +23,15 @@ import {
   ServiceTokenScope,
   ServiceTokenService,
 } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
-import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import {
+  VerificationService,
+  WatchVerificationRequestSchema,
+} from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { admissionInterceptor } from "../../src/rpc/admission-interceptor.ts";
 import { admittedKey } from "../../src/rpc/call-context.ts";
 import { keepOpenStreams } from "../../src/rpc/open-streams.ts";
 import { startTestService } from "../harness/service.ts";
-import { suppressTimers } from "../harness/timers.ts";
+import { shortenTimers, suppressTimers } from "../harness/timers.ts";
 import { scrape } from "../ops/scrape.ts";
 import { untilWaiting } from "../service/barrier.ts";
 import { connectPlain, leaveOutStackTraces } from "./plain-calls.ts";
@@ -556,7 +559,32 @@ test("unauthenticated clients that do not read their refusals do not use up othe
   asking.destroy();
 });
 
+test("the complete response of a stream that its client does not take is given up after ten seconds", async () => {
+  const { liveKey } = await service.createProject();
+  const verifications = service.client(VerificationService, liveKey);
+  const { verification } = await verifications.createVerification({ idempotencyKey: "not-taken" });
+  const verificationId = verification?.id ?? "";
+  await verifications.cancelVerification({ verificationId });
+  const connection = await connectPlain(service.grpcAddress, { windowBytes: 0 });
+  shortenTimers(10_000);
+  const watch = connection.call(
+    1,
+    "phoneproof.v1.VerificationService/WatchVerification",
+    { authorization: `Bearer ${liveKey}` },
+    {
+      message: toBinary(
+        WatchVerificationRequestSchema,
+        create(WatchVerificationRequestSchema, { verificationId }),
+      ),
+    },
+  );
+  await connection.untilEnded(watch);
+  expect(connection.answered.size).toBe(0);
+});
+
 test("unread refusals are limited to 500 even on a connection with a valid credential", async () => {
+  // However long it takes to make all of them, the time limit of responses must not end them.
+  suppressTimers(10_000);
   const { liveKey } = await service.createProject();
   const path = "phoneproof.v1.VerificationService/GetVerification";
   const watchPath = "phoneproof.v1.VerificationService/WatchVerification";

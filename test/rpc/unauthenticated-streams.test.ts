@@ -2,6 +2,7 @@
 
 import { EventEmitter } from "node:events";
 import type { ServerHttp2Stream } from "node:http2";
+import { Code } from "@connectrpc/connect";
 import { expect, test, vi } from "vitest";
 import { limitUnauthenticatedStreams } from "../../src/rpc/unauthenticated-streams.ts";
 
@@ -59,6 +60,38 @@ test("calls on a connection with a valid credential are not counted while theirs
   const onIt = () => Object.assign(newStream(), { session });
   for (let opened = 0; opened < 5_001; opened++) expect(streams.open(onIt(), address, true)).toBe(true);
   expect(streams.open(newStream(), address, true)).toBe(true);
+});
+
+test("of the streams whose credential is looked up, one network has at most 2,500 and all have at most 5,000", () => {
+  const streams = limitUnauthenticatedStreams();
+  const open = (from: string) => {
+    const stream = Object.assign(newStream(), { respond: vi.fn() });
+    return { stream, isOpen: streams.open(stream, from, true) };
+  };
+  const fill = (from: string) => Array.from({ length: 2_500 }, () => open(from));
+  const refusal = [expect.objectContaining({ "grpc-status": String(Code.Unavailable) }), { endStream: true }];
+  const expectRefusal = (from: string) => {
+    const { stream, isOpen } = open(from);
+    expect(isOpen).toBe(false);
+    expect(stream.respond.mock.calls).toEqual([refusal]);
+    expect(stream.closed).toBe(true);
+  };
+
+  const [first, second, ...others] = fill(address);
+  expect(others.every(({ isOpen }) => isOpen)).toBe(true);
+  expectRefusal(address);
+  const further = fill("198.51.100.1");
+  expect(further.every(({ isOpen }) => isOpen)).toBe(true);
+  expectRefusal("203.0.113.1");
+  // Those without a credential have places of their own.
+  expect(streams.open(newStream(), "203.0.113.1", false)).toBe(true);
+
+  // A place is free once the credential is valid, or the stream has ended.
+  if (first) streams.admit(first.stream);
+  expect(open("203.0.113.1").isOpen).toBe(true);
+  expectRefusal("203.0.113.1");
+  second?.stream.close();
+  expect(open(address).isOpen).toBe(true);
 });
 
 test("a stream that is over before it is looked at takes no place", () => {
