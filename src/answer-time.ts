@@ -19,8 +19,8 @@ const unanswered = new Set<Unanswered>();
 let timer: NodeJS.Timeout | undefined;
 const nothing = () => {};
 
-/** Calls `refuse` once if the call, begun at `since` by `runningTime`, has not ended in time. Returns what ends it. */
-export function limitAnswerTime(since: number, refuse: () => void): () => void {
+/** Calls `refuse` once if the call, begun now or at `since` by `runningTime`, has not ended in time. Returns what ends it. */
+export function limitAnswerTime(refuse: () => void, since = runningTime.now()): () => void {
   const call = { since, refuse };
   unanswered.add(call);
   timer ??= setInterval(refuseLate, checkForLateEveryMs).unref();

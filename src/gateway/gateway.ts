@@ -105,7 +105,7 @@ export function createGateway({
     request.inFlightSince = null;
     const answered = request.routeOptions.config.isStream
       ? undefined
-      : limitAnswerTime(runningTime.now(), () => refuseLate(request, reply));
+      : limitAnswerTime(() => refuseLate(request, reply));
     reply.raw.on("close", () => {
       answered?.();
       untrack(reply);

@@ -212,7 +212,7 @@ function inTime<Answer>(
   refuse: () => Promise<ConnectError>,
 ): Promise<Answer> {
   return new Promise((resolve, reject) => {
-    const answered = limitAnswerTime(since, () => void refuse().then(reject, reject));
+    const answered = limitAnswerTime(() => void refuse().then(reject, reject), since);
     answer.then(resolve, reject).finally(answered);
   });
 }

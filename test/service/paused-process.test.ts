@@ -75,7 +75,8 @@ test("a call whose database was suspended with its process waits for its answer"
   const held = proxy.holdAnswerTo("\0create_new\0");
   const call = shop.create();
   await held;
-  await suspended(paused.child.pid, () => delay(10_000));
+  // Longer than a call may wait for its answer.
+  await suspended(paused.child.pid, () => delay(15_000));
   // The process has continued, and found that its database does not answer yet.
   await fetch(`${paused.opsUrl}/healthz`);
   proxy.restore();
