@@ -889,6 +889,30 @@ describe("a call whose body breaks off counts as usage", () => {
   });
 });
 
+test.for([
+  { name: "that ends early", body: "Content-Length: 100\r\n\r\nfrom=" },
+  { name: "with an invalid chunk", body: "Transfer-Encoding: chunked\r\n\r\n5\r\nfrom=\r\nZZ\r\n" },
+])("a window's form $name is refused once, and counted once", async ({ body }) => {
+  const counted = async () => {
+    const { sum } = await scrape(service.opsUrl);
+    const route = "/v/:token/messages";
+    const [all, refused] = [{}, { status: "400" }].map((labels) =>
+      sum("phoneproof_http_request_duration_seconds_count", { route, ...labels }),
+    );
+    return { all, refused };
+  };
+  const before = await counted();
+  const form = "Host: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n";
+  const answers = await exchange(service.httpUrl, `POST /v/none/messages HTTP/1.1\r\n${form}${body}`, {
+    halfClose: true,
+  });
+  expect(answers).toHaveLength(1);
+  expectApiError(answers[0], 400, "malformed_request");
+  expect(answers[0]?.headers.get("connection")).toBe("close");
+  await expect.poll(async () => (await counted()).all).toBe((before.all ?? 0) + 1);
+  expect((await counted()).refused).toBe((before.refused ?? 0) + 1);
+});
+
 test("a connection that was given up is closed, though its client goes on sending", async () => {
   const { hostname, port } = new URL(service.httpUrl);
   const socket = net.connect({ host: hostname, port: Number(port), allowHalfOpen: true });
