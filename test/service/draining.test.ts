@@ -1,9 +1,14 @@
 import { once } from "node:events";
 import net from "node:net";
+import { Code, createClient } from "@connectrpc/connect";
 import { describe, expect, onTestFinished, test, vi } from "vitest";
+import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { transportTo } from "../faults/installation.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
 import { startProcess } from "../ops/service-process.ts";
+import { answerOf } from "../rpc/grpc-answer.ts";
+import { startCollector } from "../tracing/collector.ts";
 import { untilWaiting } from "./barrier.ts";
 
 // Without a worker, whose jobs would wait for the lock below, too.
@@ -134,3 +139,50 @@ async function stopped(httpUrl: string): Promise<boolean> {
     () => true,
   );
 }
+
+test("calls whose database does not answer when their process stops are refused as unavailable, over REST and gRPC, and so are their spans", async () => {
+  const collector = await startCollector();
+  const { child, httpUrl, text, ended } = await startProcess({
+    DATABASE_URL: beside.databaseUrl,
+    ROLES: "api",
+    LOG_LEVEL: "info",
+    OTEL_EXPORTER_OTLP_ENDPOINT: collector.endpoint,
+  });
+  const shop = merchant(httpUrl, liveKey);
+  const { id: verificationId } = (await shop.create()).body;
+  const running = text()
+    .split("\n")
+    .find((line) => line.includes('"grpc":'));
+  const { grpc } = JSON.parse(running ?? "{}");
+  const verifications = createClient(VerificationService, transportTo(grpc, liveKey));
+  const lock = await beside.db.connect();
+  try {
+    await lock.query("BEGIN; SELECT FROM usage FOR UPDATE");
+    const creation = shop.create();
+    const read = answerOf((options) => verifications.getVerification({ verificationId }, options));
+    await untilWaiting(beside.db, 2);
+    child.kill("SIGTERM");
+    const { status, headers, body } = await creation;
+    expect([status, body.error?.code]).toEqual([503, "service_unavailable"]);
+    expect([headers.get("retry-after"), headers.get("connection")]).toEqual(["1", "close"]);
+    const refused = await read;
+    expect(refused).toMatchObject({
+      code: "service_unavailable",
+      status: Code.Unavailable,
+      retryAfterSeconds: 1,
+    });
+    expect(await ended()).toBe(0);
+    const spanOf = (requestId: string | null) =>
+      collector.spanWhere((span) => span.attributes["phoneproof.request_id"] === requestId);
+    expect(await spanOf(headers.get("x-request-id"))).toMatchObject({
+      failed: true,
+      attributes: { "http.response.status_code": 503, "error.type": "service_unavailable" },
+    });
+    expect(await spanOf(refused.requestId)).toMatchObject({
+      failed: true,
+      attributes: { "rpc.response.status_code": "UNAVAILABLE", "error.type": "UNAVAILABLE" },
+    });
+  } finally {
+    lock.release(true);
+  }
+});
