@@ -138,6 +138,9 @@ export function admissionInterceptor(parts: {
         finish("ok");
       } catch (thrown) {
         throw await refuse(thrown);
+      } finally {
+        // Nothing was thrown if the responses are just not read any further: the stream must not count as open for ever.
+        finish("canceled");
       }
     }
   };
