@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { deadAddress } from "../harness/ports.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { answerOf, run, startDemo, towards } from "./command.ts";
 
@@ -145,18 +146,18 @@ describe('with a project "Demo"', () => {
 
   test("revokes its key when it fails", async () => {
     const before = await activeKeys(projectId);
-    const { code, stderr } = await startDemo({ ...environment, PUBLIC_BASE_URL: "http://127.0.0.1:1" })
-      .finished;
+    const url = `http://${await deadAddress()}`;
+    const { code, stderr } = await startDemo({ ...environment, PUBLIC_BASE_URL: url }).finished;
     expect(code).toBe(3);
     expect(stderr).toBe(
-      "phoneproof: no service answers at http://127.0.0.1:1, the address set by PORT or PUBLIC_BASE_URL: run npm start first\n",
+      `phoneproof: no service answers at ${url}, the address set by PORT or PUBLIC_BASE_URL: run npm start first\n`,
     );
     expect(await activeKeys(projectId)).toEqual(before);
   });
 });
 
 test.for([
-  ["no service", { PHONEPROOF_ADDRESS: "127.0.0.1:1", PHONEPROOF_TOKEN: "pp_svc_x" }],
+  ["no service", { PHONEPROOF_ADDRESS: await deadAddress(), PHONEPROOF_TOKEN: "pp_svc_x" }],
   ["no token", { DATA_DIR: "/nowhere", GRPC_PORT: "1" }],
 ] as const)("%s: one line says to run npm start", async ([, wrong]) => {
   const { code, stdout, stderr } = await startDemo(wrong).finished;

@@ -24,7 +24,7 @@ import {
 } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { noteAbsence } from "../harness/absent-tools.ts";
-import { freePorts } from "../harness/ports.ts";
+import { deadAddress, freePorts } from "../harness/ports.ts";
 import { startTestService, type TestProject, type TestService } from "../harness/service.ts";
 import { shortenTimers } from "../harness/timers.ts";
 import { framed, messagesOf } from "../rpc/raw-grpc.ts";
@@ -521,7 +521,7 @@ describe("ending early", () => {
     { name: "accepts connections but never answers", away: () => startSilentServer(), timeoutMs: 2_000 },
     {
       name: "refuses connections",
-      away: () => ({ address: "127.0.0.1:1", close: () => {} }),
+      away: async () => ({ address: await deadAddress(), close: () => {} }),
       // Several attempts fail within it, since the pause between two is at most a second.
       timeoutMs: 3_500,
       leastMs: 1_500,

@@ -11,6 +11,7 @@ import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vit
 import manifest from "../../package.json" with { type: "json" };
 import { buildProgram } from "../../src/cli/program.ts";
 import { displayWidth } from "../../src/cli/terminal.ts";
+import { deadAddress } from "../harness/ports.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { type Finished, launcher, run, runProcess, startNode, startProgram, towards } from "./command.ts";
 
@@ -79,8 +80,7 @@ function runWithInput(args: readonly string[], given: Record<string, string>, in
   return args[1] === "stream" ? runProcess(args, given, { input }) : run(args, given);
 }
 
-/** Nothing listens here, and no system assigns this port as an ephemeral one. */
-const deadAddress = "127.0.0.1:1";
+const dead = await deadAddress();
 
 describe("help", () => {
   test("phoneproof --help lists every group, the exit codes and the environment variables", async () => {
@@ -441,13 +441,13 @@ describe("no service or no token: exit code 3 and one line", () => {
     ["sms", "send", "--to", "1", "--from", "01000000001", "--text", "1"],
     ["sms", "stream"],
   ])("%s %s: nothing listens at the address", async (args) => {
-    const given = { ...environment, PHONEPROOF_ADDRESS: deadAddress };
+    const given = { ...environment, PHONEPROOF_ADDRESS: dead };
     const { code, stdout, stderr } = await runWithInput(args, given, messages);
     expect({ code, stdout }).toEqual({ code: 3, stdout: "" });
     expect(stderr).toMatch(
       /^phoneproof: no service answers at [\d.:]+ \(.*\); start it with npm start, or set its address with --address or PHONEPROOF_ADDRESS\n$/,
     );
-    expect(stderr).toContain(deadAddress);
+    expect(stderr).toContain(dead);
   });
 
   test("something other than the gRPC port listens at the address", async () => {
@@ -605,7 +605,7 @@ describe("address and token", () => {
       code: 0,
     });
     const options = ["--address", service.grpcAddress, "--token", service.adminToken];
-    const wrong = { PHONEPROOF_ADDRESS: deadAddress, PHONEPROOF_TOKEN: "pp_svc_wrong" };
+    const wrong = { PHONEPROOF_ADDRESS: dead, PHONEPROOF_TOKEN: "pp_svc_wrong" };
     expect(await run([...list, ...options], wrong)).toMatchObject({ code: 0 });
     expect(await run(list, { GRPC_PORT: port(), PHONEPROOF_ADMIN_TOKEN: service.adminToken })).toMatchObject({
       code: 0,
@@ -654,11 +654,13 @@ describe("address and token", () => {
   });
 
   test("proxy variables in the environment are ignored for a service on this machine", async () => {
-    const proxy = `http://${deadAddress}`;
+    const proxy = `http://${dead}`;
     const proxied = { ...environment, http_proxy: proxy, https_proxy: proxy, grpc_proxy: proxy };
     expect(await run(list, proxied)).toMatchObject({ code: 0, stderr: "" });
-    const { stderr } = await run([...list, "--address", deadAddress], proxied);
-    expect(JSON.parse(stderr).error.message).toMatch(/^no service answers at 127\.0\.0\.1:1 \((?!.*proxy)/);
+    const { stderr } = await run([...list, "--address", dead], proxied);
+    expect(JSON.parse(stderr).error.message).toMatch(
+      new RegExp(`^no service answers at ${dead} \\((?!.*proxy)`),
+    );
   });
 
   describe("a proxy for a service on another machine", () => {
@@ -668,14 +670,16 @@ describe("address and token", () => {
       {
         name: "cannot be reached",
         address: "[2001:db8::1]:50051",
-        proxied: { grpc_proxy: "", http_proxy: `http://${deadAddress}`, no_grpc_proxy: "shop.invalid" },
-        why: /\(Failed to connect to proxy 127\.0\.0\.1:1 .*ECONNREFUSED.*\); check the proxy in http_proxy,/,
+        proxied: { grpc_proxy: "", http_proxy: `http://${dead}`, no_grpc_proxy: "shop.invalid" },
+        why: new RegExp(
+          `\\(Failed to connect to proxy ${dead} .*ECONNREFUSED.*\\); check the proxy in http_proxy,`,
+        ),
         advice: "add 2001:db8::1 to no_grpc_proxy",
       },
       {
         name: "has another protocol than http",
         address: "phoneproof.invalid:50051",
-        proxied: { http_proxy: `http://${deadAddress}`, https_proxy: "socks5://127.0.0.1:1" },
+        proxied: { http_proxy: `http://${dead}`, https_proxy: "socks5://127.0.0.1:1" },
         why: /\(.*; "socks5:" scheme not supported in proxy URI\); check the proxy in https_proxy,/,
         advice: "add phoneproof.invalid to no_proxy",
       },
@@ -701,7 +705,7 @@ describe("address and token", () => {
       onTestFinished(() => void proxy.close());
       await new Promise<void>((resolve) => proxy.listen(0, "127.0.0.1", resolve));
       const at = `127.0.0.1:${(proxy.address() as { port: number }).port}`;
-      const proxied = { ...environment, grpc_proxy: `http://${at}`, https_proxy: `http://${deadAddress}` };
+      const proxied = { ...environment, grpc_proxy: `http://${at}`, https_proxy: `http://${dead}` };
       const { code, stderr } = await run([...elsewhere, "--json"], proxied);
       expect({ code, error: JSON.parse(stderr).error }).toMatchObject({
         code: 3,
@@ -736,7 +740,7 @@ test("npx runs the command of this directory without the network and generates n
       PATH: process.env.PATH,
       HOME: process.env.HOME,
       npm_config_cache: path.join(directory, "npm"),
-      npm_config_registry: "http://127.0.0.1:1",
+      npm_config_registry: `http://${dead}`,
     },
   });
   let stdout = "";

@@ -13,6 +13,7 @@ import {
 } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { moveExpiry } from "../harness/expiry.ts";
+import { deadAddress } from "../harness/ports.ts";
 import { startTestService } from "../harness/service.ts";
 import { framed } from "../rpc/raw-grpc.ts";
 import { startCuttingProxy } from "./cutting-proxy.ts";
@@ -44,7 +45,7 @@ async function startWatch(id: string) {
 
 test.for([
   { name: "accepts connections but never answers", away: () => startSilentServer() },
-  { name: "refuses connections", away: () => ({ address: "127.0.0.1:1", close: () => {} }) },
+  { name: "refuses connections", away: async () => ({ address: await deadAddress(), close: () => {} }) },
 ])("a service that $name is retried until it is back, and the wait is reported", async ({ away }) => {
   const gone = await away();
   onTestFinished(() => gone.close());
@@ -84,7 +85,7 @@ test("the watch gives up if the service is still unreachable when the verificati
     values: ["soon over"],
   });
   const watch = await startWatch(created.id);
-  watch.leadTo("127.0.0.1:1");
+  watch.leadTo(await deadAddress());
   watch.breakAll();
   await expect(watch.ended).rejects.toMatchObject({ exitCode: 3, code: "service_unreachable" });
   expect(watch.statuses).toEqual([VerificationStatus.PENDING]);

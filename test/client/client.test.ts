@@ -9,6 +9,7 @@ import { newCredential } from "../../src/core/credential.ts";
 import { contractCodes, Failure, type FailureCode } from "../../src/failures.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { byTheClock, installClock, moveClock } from "../harness/clock.ts";
+import { deadAddress } from "../harness/ports.ts";
 import { startTestService } from "../harness/service.ts";
 import { failureOf } from "./failure.ts";
 
@@ -326,7 +327,7 @@ describe("errors", () => {
 
   test("are no_answer if nothing answers", async () => {
     const settings = { apiKey: project.liveKey, timeoutMs: 20, retryPauseMs: 1 };
-    const nowhere = createPhoneproof({ ...settings, baseUrl: "http://127.0.0.1:1" });
+    const nowhere = createPhoneproof({ ...settings, baseUrl: `http://${await deadAddress()}` });
     expect(await failureOf(nowhere.create())).toMatchObject({ code: "no_answer" });
   });
 
