@@ -178,13 +178,15 @@ test.for(
   const own = namesProject ? [] : ["project_id", "parent_origin", "return_url"];
   const omissions = [own, [...own, "environment"]];
   if (namesProject) omissions.push(["project_id"], ["project_id", "environment"]);
-  const answers = ours.flatMap(({ name, method }) =>
-    omissions.map(async (leftOut) => {
+  const all: (readonly [call: string, existing: string, unknown: string])[] = [];
+  // One RPC after the other: all at once, some would be refused as too much on a slow machine.
+  for (const { name, method } of ours) {
+    const answers = omissions.map(async (leftOut) => {
       const of = (which: 0 | 1) => answerTo(transport, method, requestNaming(method, which, leftOut));
       return [`${name} without ${leftOut}`, await of(0), await of(1)] as const;
-    }),
-  );
-  const all = await Promise.all(answers);
+    });
+    all.push(...(await Promise.all(answers)));
+  }
   expect(Object.fromEntries(all.map(([call, existing]) => [call, existing]))).toEqual(
     Object.fromEntries(all.map(([call, , unknown]) => [call, unknown])),
   );
