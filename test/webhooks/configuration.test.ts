@@ -313,7 +313,7 @@ describe("410 Gone", () => {
     await expect.poll(logLines).toEqual([{ level: 40, webhookId, reason, msg: "a webhook was disabled" }]);
 
     const failing = await openShop(idle);
-    await failing.setWebhook((await startReceiver(answerWith(503))).url);
+    await failing.setWebhook((await startReceiver(refuseForLong(503))).url);
     const event = await failing.event();
     await deliveryWhen(idle, event, attempted(1));
     await idle.db.query(

@@ -7,9 +7,11 @@ import { setTimeout as delay } from "node:timers/promises";
 import { createSecureContext, TLSSocket } from "node:tls";
 import { Pool } from "undici";
 import { afterEach, describe, expect, onTestFinished, test, vi } from "vitest";
+import { runningTime } from "../../src/running-time.ts";
 import { keepConnections } from "../../src/webhooks/connections.ts";
 import { createEndpoints, type Endpoints, type Exchange } from "../../src/webhooks/endpoints.ts";
 import { atFileEnd } from "../harness/endings.ts";
+import { deadPort } from "../harness/ports.ts";
 import { certificates } from "../rpc/certificates.ts";
 import { answerWith, hang, startReceiver, untilReceived } from "./receiver.ts";
 
@@ -112,9 +114,9 @@ describe("the timeout of the whole exchange", () => {
   test("is 15 s by default", async () => {
     const receiver = await startReceiver();
     const timers = vi.spyOn(globalThis, "setTimeout");
+    onTestFinished(() => timers.mockRestore());
     await endpointsOf().send(message(receiver.url));
     expect(timers).toHaveBeenCalledWith(expect.any(Function), 15_000);
-    timers.mockRestore();
   });
 });
 
@@ -285,7 +287,8 @@ async function startHeldUp() {
   return { port, goOn: () => server.kill("SIGCONT") };
 }
 
-test("one of several addresses has time for a retransmitted SYN before the next is tried", async () => {
+/** Sends to a name whose first address takes the connection only when the SYN is sent again, after a second. */
+async function sendToHeldUp(): Promise<Exchange> {
   const { port, goOn } = await startHeldUp();
   const lookedUp = Promise.withResolvers<void>();
   const endpoints = endpointsOf({
@@ -301,21 +304,31 @@ test("one of several addresses has time for a retransmitted SYN before the next 
   await lookedUp.promise;
   await delay(500);
   goOn();
-  expect(await sending).toMatchObject({ status: 204, error: null });
+  return sending;
+}
+
+test("one of several addresses has time for a retransmitted SYN before the next is tried", async () => {
+  let exchange = await sendToHeldUp();
+  // If this machine or that process took longer than the address has, it proves nothing.
+  for (let more = 4; exchange.status === null && exchange.durationMs >= 1_500 && more > 0; more--)
+    exchange = await sendToHeldUp();
+  expect(exchange).toMatchObject({ status: 204, error: null });
 });
 
 test("connections are reused, and closed when idle before an endpoint without a keep-alive hint would close them", async () => {
-  const closed = Promise.withResolvers<"closed">();
+  const closed = Promise.withResolvers<void>();
   let connections = 0;
   const port = await startTcp((socket) => {
     connections += 1;
     socket.on("data", () => socket.write("HTTP/1.1 204 No Content\r\n\r\n"));
-    socket.on("end", () => closed.resolve("closed"));
+    socket.on("end", () => closed.resolve());
   });
   const endpoints = endpointsOf();
   for (let sent = 0; sent < 6; sent++) await endpoints.send(message(`http://127.0.0.1:${port}/`));
   expect(connections).toBeLessThan(6);
-  expect(await Promise.race([closed.promise, delay(3_500)])).toBe("closed");
+  const idleSince = runningTime.now();
+  await closed.promise;
+  expect(runningTime.now() - idleSince).toBeLessThan(3_500);
 });
 
 test("a connection that was idle for too long while the process was busy is not reused", async () => {
@@ -357,7 +370,10 @@ test.for([
   ],
   ["that refuse the connection", null],
 ] as const)("nothing is kept of endpoints %s", async ([, serve]) => {
-  const port = serve === null ? 1 : await startTcp((socket) => void socket.once("data", () => serve(socket)));
+  const port =
+    serve === null
+      ? await deadPort()
+      : await startTcp((socket) => void socket.once("data", () => serve(socket)));
   const endpoints = endpointsOf({ timeoutMs: 100 });
   const endedPools = watchEndedPools();
   // Other addresses than 127.0.0.1 are not this machine's everywhere; each counts as an origin all the same.
@@ -368,21 +384,30 @@ test.for([
 
 test("a connection is reused for as long as the endpoint announces", async () => {
   let connections = 0;
-  const answer = "HTTP/1.1 200 OK\r\nkeep-alive: timeout=5\r\ncontent-length: 0\r\n\r\n";
+  let seconds = 0;
   const port = await startTcp((socket) => {
     connections += 1;
+    const answer = `HTTP/1.1 200 OK\r\nkeep-alive: timeout=${seconds}\r\ncontent-length: 0\r\n\r\n`;
     socket.on("data", (data) => data.includes("POST ") && socket.write(answer));
   });
   const endpoints = endpointsOf();
   const endedPools = watchEndedPools();
   const send = () => endpoints.send(message(`http://127.0.0.1:${port}/`));
+  // If this machine stands still for as long as announced, the next announces more.
+  let isReused = false;
+  for (seconds of [5, 15, 30]) {
+    expect(await send()).toMatchObject({ status: 200 });
+    const before = connections;
+    await delay(1_500);
+    expect(await send()).toMatchObject({ status: 200 });
+    isReused = connections === before;
+    if (isReused) break;
+  }
+  expect(isReused).toBe(true);
+  const [ended, before] = [endedPools(), connections];
+  await expect.poll(endedPools).toBe(ended + 1);
   expect(await send()).toMatchObject({ status: 200 });
-  await delay(1_500);
-  expect(await send()).toMatchObject({ status: 200 });
-  expect(connections).toBe(1);
-  await expect.poll(endedPools).toBe(1);
-  expect(await send()).toMatchObject({ status: 200 });
-  expect(connections).toBe(2);
+  expect(connections).toBe(before + 1);
 });
 
 test("an exchange that is still connecting keeps its pool when another one with its origin has ended", async () => {

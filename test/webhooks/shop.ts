@@ -98,10 +98,10 @@ export const hasFailed = ({ state }: WebhookDelivery) => state === WebhookDelive
 export const attempted = (count: number) => (delivery: WebhookDelivery) =>
   delivery.attempts.length === count && delivery.attempts.every(({ duration }) => duration !== undefined);
 
-/** Makes the delivery's next attempt due now. */
+/** Makes the delivery's next attempt due now, also by a clock that has stood still for minutes. */
 export async function makeDue(service: TestService, verificationId: string): Promise<void> {
   const { rowCount } = await service.db.query(
-    "UPDATE webhook_delivery SET next_attempt_at = now() WHERE verification_id = $1 AND state = 'pending'",
+    "UPDATE webhook_delivery SET next_attempt_at = now() - interval '1 hour' WHERE verification_id = $1 AND state = 'pending'",
     [decodeId("vrf_", verificationId)],
   );
   expect(rowCount).toBe(1);
@@ -110,23 +110,13 @@ export async function makeDue(service: TestService, verificationId: string): Pro
 /** Makes the lease of the attempt in progress end now. */
 export async function endLease(service: TestService, verificationId: string): Promise<void> {
   await service.db.query(
-    `UPDATE webhook_attempt a SET started_at = a.started_at - (d.next_attempt_at - date_trunc('milliseconds', now()))
+    `UPDATE webhook_attempt a
+     SET started_at = a.started_at - (d.next_attempt_at - date_trunc('milliseconds', now() - interval '1 hour'))
      FROM webhook_delivery d
      WHERE a.verification_id = $1 AND d.verification_id = $1 AND a.number = d.attempts AND a.duration_ms IS NULL`,
     [decodeId("vrf_", verificationId)],
   );
   await makeDue(service, verificationId);
-}
-
-/** Seconds from the end of the last attempt until the next is due, by the database's clock. */
-export async function secondsUntilNext(service: TestService, verificationId: string): Promise<number> {
-  const { rows } = await service.db.query(
-    `SELECT extract(epoch FROM d.next_attempt_at - a.started_at - make_interval(secs => a.duration_ms / 1000.0))::float8 AS seconds
-     FROM webhook_delivery d JOIN webhook_attempt a ON a.verification_id = d.verification_id AND a.number = d.attempts
-     WHERE d.verification_id = $1`,
-    [decodeId("vrf_", verificationId)],
-  );
-  return rows[0]?.seconds;
 }
 
 /**
