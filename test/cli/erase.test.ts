@@ -121,7 +121,7 @@ if (hasTerminal)
       return { code, stdout };
     }
 
-    test("it erases only after a yes", { timeout: 60_000 }, async () => {
+    test("it erases only after a yes", async () => {
       const phone = newPhone();
       const { verified } = await proved(phone);
       const args = ["--phone", phone];
@@ -141,7 +141,7 @@ if (hasTerminal)
       expect((await shop.read(verified)).body).toMatchObject({ phone: null });
     });
 
-    test("it asks there if its errors go elsewhere", { timeout: 60_000 }, async () => {
+    test("it asks there if its errors go elsewhere", async () => {
       const { verified } = await proved(newPhone());
       const args = ["--verification", verified, "2>/dev/null"];
       expect(await typed(args, "n\n")).toEqual({ code: 1, stdout: expect.not.stringContaining("Erased") });
@@ -151,7 +151,7 @@ if (hasTerminal)
       });
     });
 
-    test("it erases nothing if it cannot ask there", { timeout: 60_000 }, async () => {
+    test("it erases nothing if it cannot ask there", async () => {
       const { verified } = await proved(newPhone());
       // A session of its own has no terminal, though it reads from one.
       const settings = { ...environment, NODE: process.execPath, LAUNCHER: launcher };
@@ -165,7 +165,7 @@ if (hasTerminal)
     test.for([
       { name: "with --yes", more: "--yes" },
       { name: "if its input is elsewhere", more: "</dev/null" },
-    ])("it does not ask $name", { timeout: 60_000 }, async ({ more }) => {
+    ])("it does not ask $name", async ({ more }) => {
       const { verified } = await proved(newPhone());
       const { code, stdout } = await typed(["--verification", verified, more], undefined);
       expect({ code, stdout }).toEqual({

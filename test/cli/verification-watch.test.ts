@@ -40,6 +40,8 @@ async function startWatch(id: string) {
       target = address;
     },
     breakAll: () => proxy.breakAll(),
+    /** Bytes that the service has sent. */
+    heard: () => proxy.passed.server,
   };
 }
 
@@ -65,10 +67,16 @@ test.for([
 test("losing a connection that had lasted is reported as a new loss, not as a continued one", async () => {
   const { body: created } = await shop.create();
   const watch = await startWatch(created.id);
+  let before = 0;
   for (const losses of [1, 2]) {
-    // Longer than a connection must last to count as restored.
-    const since = performance.now();
-    await vi.waitUntil(() => performance.now() - since > 1_500, { timeout: 45_000 });
+    // Longer than a connection must last, after the service has answered, to count as restored.
+    let [since, heard] = [0, before];
+    const lasts = () => {
+      if (watch.heard() > heard) [since, heard] = [performance.now(), watch.heard()];
+      return heard > before && performance.now() - since > 1_500;
+    };
+    await vi.waitUntil(lasts, { timeout: 45_000 });
+    before = heard;
     watch.breakAll();
     await vi.waitUntil(() => watch.losses.length >= losses, { timeout: 45_000 });
   }
