@@ -533,8 +533,9 @@ describe("ending early", () => {
   }) => {
     const gone = await away();
     onTestFinished(() => gone.close());
-    // The wait is far longer than this timeout, which applies only to the first receipt.
-    const { received, losses, lostAt } = await streamOver(gone.address, { losses: 3, timeoutMs });
+    // The wait is far longer than this timeout, which applies only to the first receipt: if that took longer, try with more.
+    const over = (times: number) => streamOver(gone.address, { losses: 3, timeoutMs: times * timeoutMs });
+    const { received, losses, lostAt } = await over(1).catch(() => over(5));
     expect(received).toEqual(["before", "after"]);
     expect(losses.slice(0, 3).map(({ isStill }) => isStill)).toEqual([false, true, true]);
     const [, second = 0, third = 0] = lostAt;
