@@ -454,11 +454,11 @@ describe("answers keep the order of their requests", () => {
     const { body } = await merchant(service.httpUrl, testKey).create();
     const first = `POST /v1/verifications/${body.id}/cancel HTTP/1.1\r\n${authorised}\r\n`;
     const lock = await service.db.connect();
+    onTestFinished(() => lock.release(true));
     await lock.query("BEGIN; LOCK TABLE verification IN EXCLUSIVE MODE");
     const answered = exchange(service.httpUrl, first + large + large + tooLarge + whole, { answers: 5 });
     await untilWaiting(service.db, 1);
     await lock.query("ROLLBACK");
-    lock.release();
     expect((await answered).map(({ status }) => status)).toEqual([200, 422, 422, 400, 404]);
   });
 
@@ -467,6 +467,7 @@ describe("answers keep the order of their requests", () => {
     const [before, behind] = [(await shop.create()).body.id, (await shop.create()).body.id];
     const cancelOf = (id: string) => `POST /v1/verifications/${id}/cancel HTTP/1.1\r\n${authorised}\r\n`;
     const lock = await service.db.connect();
+    onTestFinished(() => lock.release(true));
     await lock.query("BEGIN; LOCK TABLE verification IN EXCLUSIVE MODE");
     const { hostname, port } = new URL(service.httpUrl);
     const socket = net.connect(Number(port), hostname);
@@ -476,7 +477,6 @@ describe("answers keep the order of their requests", () => {
     // Answered after the service has noticed the end of the connection.
     await shop.call("GET", `/v1/verifications/${before}`);
     await lock.query("ROLLBACK");
-    lock.release();
     await expect
       .poll(async () => (await shop.call("GET", `/v1/verifications/${before}`)).body.status)
       .toBe("cancelled");
@@ -533,12 +533,12 @@ describe("answers keep the order of their requests", () => {
       `GET ${path} HTTP/1.1\r\n${authorised}\r\n`.repeat(reads);
     // The lock lets reads through, but not the cancel.
     const lock = await service.db.connect();
+    onTestFinished(() => lock.release(true));
     await lock.query("BEGIN; LOCK TABLE verification IN EXCLUSIVE MODE");
     const answered = exchange(service.httpUrl, [request, whole], { answers: reads + 2, halfClose: true });
     await untilWaiting(service.db, 1);
     expect((await shop.call("GET", path)).body.status).toBe("pending");
     await lock.query("ROLLBACK");
-    lock.release();
     const answers = await answered;
     expectApiError(answers.pop(), 404, "verification_not_found");
     const seen = answers.map((answer) => (JSON.parse(answer.body) as AnswerBody).status);
@@ -555,6 +555,7 @@ describe("answers keep the order of their requests", () => {
       `POST ${path}/cancel HTTP/1.1\r\n${authorised}\r\n` +
       `GET ${path} HTTP/1.1\r\n${authorised}${padding}\r\n`.repeat(reads);
     const lock = await service.db.connect();
+    onTestFinished(() => lock.release(true));
     await lock.query("BEGIN; LOCK TABLE verification IN EXCLUSIVE MODE");
     const connection = connectionOf(`${path}/cancel`);
     const answered = exchange(service.httpUrl, request, { answers: reads + 1 });
@@ -563,7 +564,6 @@ describe("answers keep the order of their requests", () => {
     expect((await shop.call("GET", path)).body.status).toBe("pending");
     const readBefore = socket.bytesRead;
     await lock.query("ROLLBACK");
-    lock.release();
     // Some seventy requests, and what one more read from the socket brings.
     expect(readBefore).toBeLessThan(1_000_000);
     const seen = (await answered).map((answer) => (JSON.parse(answer.body) as AnswerBody).status);

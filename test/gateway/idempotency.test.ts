@@ -1,4 +1,4 @@
-import { describe, expect, test } from "vitest";
+import { describe, expect, onTestFinished, test } from "vitest";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
@@ -185,6 +185,7 @@ describe("the same request", () => {
     const [own, other] = [await newShop(), await newShop()];
     // The first creation is held up, and the others gather behind it.
     const lock = await service.db.connect();
+    onTestFinished(() => lock.release(true));
     await lock.query("BEGIN; LOCK TABLE idempotency_record");
     const first = other.shop.create();
     await untilWaiting(service.db, 1);
@@ -194,7 +195,6 @@ describe("the same request", () => {
     // A call sent after them, with the API key that was looked up last, has been answered: all of them have gathered.
     await live.read("vrf_none");
     await lock.query("ROLLBACK");
-    lock.release();
     const answers = await Promise.all([first, ...gathered]);
     expect(answers.map(({ status }) => status)).toEqual([201, 201, 201, 201]);
     expect(answers.slice(1).map(({ body }) => body.destination)).toEqual([

@@ -1,6 +1,6 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { Code } from "@connectrpc/connect";
-import { describe, expect, test, vi } from "vitest";
+import { describe, expect, onTestFinished, test, vi } from "vitest";
 import {
   VerificationService,
   VerificationStatus,
@@ -83,6 +83,7 @@ describe("a watch of a verification gets its current state, then its terminal st
   test("when it is verified while the first answer is still on its way", async () => {
     const verification = await createWindow(here, project, {}, "live");
     const somebody = await here.db.connect();
+    onTestFinished(() => somebody.release(true));
     // The call is counted in the statement that reads, which has seen the row by now and waits for the lock.
     await somebody.query("BEGIN; SELECT FROM usage FOR UPDATE");
     const watching = watch(verification.id);
@@ -93,7 +94,6 @@ describe("a watch of a verification gets its current state, then its terminal st
     await send(verification);
     expect((await window.next())?.state.status).toBe("verified");
     await somebody.query("COMMIT");
-    somebody.release();
     expect([await first, await watching.next(), await watching.next()]).toEqual([
       PENDING,
       VERIFIED,

@@ -284,6 +284,7 @@ test("requests that share a statement and its span are linked to each other", as
     ].join("\r\n");
   // While the first is held up, the others queue behind it: all have been read once a later request is answered.
   const lock = await service.db.connect();
+  onTestFinished(() => lock.release(true));
   await lock.query("BEGIN; LOCK TABLE verification");
   const created = Array.from({ length: 30 }, (_, index) =>
     exchange(service.httpUrl, creation(index), { answers: 1 }),
@@ -291,7 +292,6 @@ test("requests that share a statement and its span are linked to each other", as
   await untilWaiting(service.db, 1);
   await fetch(`${service.httpUrl}/v1/nothing`);
   await lock.query("ROLLBACK");
-  lock.release();
   const statuses = (await Promise.all(created)).flat().map(({ status }) => status);
   expect(new Set(statuses)).toEqual(new Set([201]));
   const batch = await collector.spanWhere(({ name, links }) => name === "storage create" && links.length > 0);

@@ -112,6 +112,7 @@ test("a locked delivery is skipped until its lock is released, and does not bloc
   await deliveryWhen(service, id, attempted(1));
   receiver.answer = answerWith(204);
   const somebody = await service.db.connect();
+  onTestFinished(() => somebody.release(true));
   // The row must be locked before it is due; if that was too slow, try again with more time.
   for (let [seconds, rows] = [1, 0]; rows === 0; seconds *= 3) {
     await somebody.query("BEGIN");
@@ -137,7 +138,6 @@ test("a locked delivery is skipped until its lock is released, and does not bloc
   await vi.waitUntil(isDue, { timeout: 45_000, interval: 20 });
   await deliveryWhen(service, await other.event(), delivered);
   await somebody.query("COMMIT");
-  somebody.release();
   await deliveryWhen(service, id, delivered);
 });
 

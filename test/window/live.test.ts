@@ -302,6 +302,7 @@ test("a hint of an earlier read that another process writes later does not repla
   const from = newPhone();
   await cli.send({ to: held.to, text: "안녕하세요", from });
   const holder = await service.db.connect();
+  onTestFinished(() => holder.release(true));
   await holder.query("BEGIN");
   await holder.query("SELECT FROM verification WHERE id = $1 FOR UPDATE", [uuidOf(held.id)]);
   // The second and third message are one batch, which has read its rows and waits for the lock.
@@ -315,7 +316,6 @@ test("a hint of an earlier read that another process writes later does not repla
   await smsSource(other).send({ to, text: `[Web발신] ${text}` });
   expect(await hint()).toBe("web_sent");
   await holder.query("ROLLBACK");
-  holder.release();
   const outcomes = (await first).map(({ outcome }) => outcome);
   expect(outcomes).toEqual(["NO_MATCH", "VERIFIED", "SENDER_MISMATCH"]);
   expect((await (await openStream(window.url)).next())?.state.hint).toBe("web_sent");
@@ -506,6 +506,7 @@ test("clients that disconnect before their stream starts do not count towards th
   const window = await createWindow(service, project);
   const { hostname, port, pathname } = new URL(`${window.url}/events`);
   const lock = await service.db.connect();
+  onTestFinished(() => lock.release(true));
   await lock.query("BEGIN; LOCK TABLE pending_hint");
   const blocked = async () => {
     const { rows } = await service.db.query(
@@ -521,7 +522,6 @@ test("clients that disconnect before their stream starts do not count towards th
   await vi.waitUntil(async () => (await blocked()) > 0, { timeout: 45_000 });
   for (const socket of sockets) socket.resetAndDestroy();
   await lock.query("ROLLBACK");
-  lock.release();
   await vi.waitUntil(async () => (await blocked()) === 0, { timeout: 45_000 });
   const room = await Promise.all(Array.from({ length: 10 }, () => openStream(window.url)));
   expect(room).toHaveLength(10);
