@@ -8,10 +8,11 @@ import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { StatisticsService } from "../../src/gen/proto/phoneproof/v1/statistics_pb.ts";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { runningTime } from "../../src/running-time.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { startTestService } from "../harness/service.ts";
-import { runAllTheTime } from "../harness/timers.ts";
+import { runAllTheTime, suppressTimers } from "../harness/timers.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
 import { untilWaiting } from "./barrier.ts";
 import { createPending } from "./pending.ts";
@@ -301,18 +302,34 @@ test("a key that could not be looked up is looked up again by the next call", as
 });
 
 test("a statement that waits for a lock is not mistaken for one on a dead connection", async () => {
+  const looks = vi.spyOn(pg.Client.prototype, "connect");
+  onTestFinished(() => looks.mockRestore());
+  let aheadMs = 0;
+  const { now } = runningTime;
+  const clock = vi.spyOn(runningTime, "now").mockImplementation(() => now() + aheadMs);
+  onTestFinished(() => clock.mockRestore());
+  const looked = () =>
+    (looks.mock.contexts as { connectionParameters?: { application_name?: string } }[]).filter(
+      ({ connectionParameters }) => connectionParameters?.application_name === "phoneproof-watch",
+    ).length;
   const holder = await service.db.connect();
+  onTestFinished(() => holder.release(true));
   await holder.query("BEGIN; LOCK TABLE idempotency_record IN ACCESS EXCLUSIVE MODE");
   const creating = shop.create();
-  // After a second without an answer, the server is asked about the statement four times a second.
-  await delay(2_500);
+  await untilWaiting(service.db, 1);
+  // After a second without an answer, the server is asked about the statement, and would have to find it idle twice.
+  for (let look = 1; look <= 3; look++) {
+    aheadMs += 1_000;
+    await vi.waitUntil(() => looked() >= look, { timeout: 45_000, interval: 5 });
+  }
   await holder.query("COMMIT");
-  holder.release();
   const { status, body } = await creating;
   expect([status, body.error]).toEqual([201, undefined]);
 });
 
 test("a start waits longer than a running service for a database that is slow to answer", async () => {
+  // The start's own limit. That of a running service is a second.
+  suppressTimers(5_000);
   const proxy = await startCuttableProxy(service.databaseUrl);
   const held = proxy.holdAnswerTo("LISTEN ");
   const starting = service.startAnother({ DATABASE_URL: proxy.databaseUrl });

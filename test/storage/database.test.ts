@@ -313,6 +313,8 @@ test("a connection whose statement the server is still at work on keeps its plac
 test("a server that is busy with a statement is asked about it on a new connection at most once a second", async () => {
   const database = openDatabase(own.connection, { poolSize: 2, onError() {} });
   const [holder, waiter] = [await database.pool.connect(), await database.pool.connect()];
+  // However long the looks take.
+  await waiter.query("SET statement_timeout = 0");
   await holder.query("SELECT pg_advisory_lock(1)");
   const askedAt: number[] = [];
   const connect = pg.Client.prototype.connect;
@@ -346,6 +348,8 @@ test("a server that does not answer which statements it works on is asked again"
   const proxy = await startCuttableProxy(own.url);
   const database = openDatabase({ connectionString: proxy.databaseUrl }, { poolSize: 2, onError() {} });
   const [holder, waiter] = [await database.pool.connect(), await database.pool.connect()];
+  // However long the looks take.
+  await waiter.query("SET statement_timeout = 0");
   await holder.query("SELECT pg_advisory_lock(3)");
   const isHeld = proxy.holdAnswerTo("pg_stat_activity");
   const waiting = waiter.query("SELECT pg_advisory_lock(3)");

@@ -9,7 +9,13 @@ import { afterEach, beforeEach, describe, expect, onTestFinished, test, vi } fro
 import { openDatabase } from "../../src/storage/database.ts";
 import { applyMigrations } from "../../src/storage/migrations.ts";
 import { createWebhookDeliveries } from "../../src/storage/webhook-deliveries.ts";
-import { createDatabase, setSessionDefaults, type TestDatabase, tcpSettings } from "../harness/database.ts";
+import {
+  createDatabase,
+  openPool,
+  setSessionDefaults,
+  type TestDatabase,
+  tcpSettings,
+} from "../harness/database.ts";
 import { startProcess } from "../ops/service-process.ts";
 
 const first = "20260101000000_first";
@@ -57,8 +63,8 @@ async function recorded(): Promise<string[]> {
   return rows.map(({ migration_name }) => migration_name);
 }
 
-async function waitingFor(key: number): Promise<number> {
-  const { rows } = await client.query(
+async function waitingFor(key: number, through: pg.Client | pg.Pool = client): Promise<number> {
+  const { rows } = await through.query(
     `SELECT count(*)::int AS waiting FROM pg_locks
      WHERE locktype = 'advisory' AND objid = $1 AND NOT granted
        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`,
@@ -151,17 +157,22 @@ test("a migration that is rolled back by a deadlock with another session is appl
   await migration(first, "CREATE TABLE fruit (id int);");
   await migration(
     second,
-    `INSERT INTO fruit VALUES (1); SELECT pg_advisory_xact_lock(${gate + 1}); ${throughGate}`,
+    `INSERT INTO fruit VALUES (1);
+     SELECT pg_advisory_xact_lock(${gate + 1}), pg_advisory_xact_lock(${gate + 2}); ${throughGate}`,
   );
-  // The migration's session is the first to look for a deadlock, long after both wait.
-  const { rows } = await client.query("SELECT quote_ident(current_database()) AS name");
-  await client.query(`ALTER DATABASE ${rows[0].name} SET deadlock_timeout = '2s'`);
+  // Only the migration's session looks for a deadlock: there is one as soon as it waits for the gate, since the other waits already.
   await client.query("SET deadlock_timeout = '2min'");
   await client.query("SELECT pg_advisory_lock($1)", [gate]);
+  const holder = openPool({ ...database.connection, max: 1 });
+  onTestFinished(() => holder.end());
+  await holder.query("SELECT pg_advisory_lock($1)", [gate + 2]);
   const start = apply();
-  await vi.waitUntil(async () => (await waitingFor(gate)) === 1, until);
+  await vi.waitUntil(async () => (await waitingFor(gate + 2)) === 1, until);
   // Granted only once the migration has been rolled back.
-  await client.query("SELECT pg_advisory_lock($1)", [gate + 1]);
+  const granted = client.query("SELECT pg_advisory_lock($1)", [gate + 1]);
+  await vi.waitUntil(async () => (await waitingFor(gate + 1, holder)) === 1, until);
+  await holder.query("SELECT pg_advisory_unlock($1)", [gate + 2]);
+  await granted;
   expect((await client.query("SELECT FROM fruit")).rowCount).toBe(0);
   await client.query("SELECT pg_advisory_unlock_all()");
   expect(await start).toEqual({ applied: [first, second] });
