@@ -28,7 +28,7 @@ import { merchant } from "../gateway/merchant.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
-import { shortenTimers } from "../harness/timers.ts";
+import { shortenTimers, suppressTimers } from "../harness/timers.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
 import { connectRaw } from "../rpc/raw-grpc.ts";
 import { answerWith, refuseForLong, startReceiver } from "../webhooks/receiver.ts";
@@ -502,6 +502,8 @@ test("the pool's connections are shown as idle and busy, with the statements tha
   const holder = await idle.db.connect();
   onTestFinished(() => holder.release(true));
   await holder.query("BEGIN; LOCK TABLE service_token");
+  // The limit on the wait for a connection.
+  suppressTimers(5_000);
   const tokens = small.client(ServiceTokenService);
   const calls = Promise.all(Array.from({ length: 7 }, () => tokens.listServiceTokens({})));
   await expect

@@ -486,19 +486,28 @@ describe("a number that has moved to the other environment", () => {
     const numbers = here.client(DestinationNumberService);
     await numbers.removeDestinationNumber({ number });
     await service.db.query(
-      "UPDATE destination_number SET removed_at = now() - interval '3 seconds' WHERE number = $1",
+      "UPDATE destination_number SET removed_at = now() - interval '6 seconds' WHERE number = $1",
       [number],
     );
-    const moved = answerOf((options) =>
-      numbers.addDestinationNumber(
-        { number, environment: Environment.TEST, projectId },
-        { ...options, timeoutMs: 4_000 },
-      ),
-    );
-    // Time for it to find the first removal.
-    await delay(500);
-    await numbers.addDestinationNumber({ number, environment: Environment.LIVE, projectId });
-    await numbers.removeDestinationNumber({ number });
+    const holder = await service.db.connect();
+    let moved: ReturnType<typeof answerOf>;
+    try {
+      // Like a creation that is under way.
+      await holder.query("BEGIN; LOCK TABLE usage IN ROW EXCLUSIVE MODE");
+      const isWaiting = asksForCreations(await databaseTime());
+      moved = answerOf((options) =>
+        numbers.addDestinationNumber(
+          { number, environment: Environment.TEST, projectId },
+          { ...options, timeoutMs: 4_000 },
+        ),
+      );
+      await vi.waitUntil(isWaiting, { timeout: 45_000, interval: 5 });
+      await numbers.addDestinationNumber({ number, environment: Environment.LIVE, projectId });
+      await numbers.removeDestinationNumber({ number });
+      await holder.query("COMMIT");
+    } finally {
+      holder.release(true);
+    }
     expect(await moved).toMatchObject({ status: Code.DeadlineExceeded });
   });
 
