@@ -12,13 +12,17 @@ const schemaStatement = {
   text: "SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('project')",
 };
 
+/** Longer than any caller waits for an answer: the timeouts of the statements end what takes too long. */
+const transactionTimeoutMs = 15_000;
+
 /** A Prisma client on the pool's connections. Throws the same errors as `runStatement`; closed with the pool. */
 export async function withPrisma(database: Database) {
   const [row] = await runStatement(database, schemaStatement, []);
   const client = new PrismaClient({
     adapter: new PrismaPg(database.pool, { schema: (row?.[0] as string | undefined) ?? "public" }),
-    // Prisma's default of 2 s can be too short for the first connections to a database that has just come back.
-    transactionOptions: { maxWait: connectTimeoutMs },
+    // Prisma's default of 2 s can be too short for the first connections to a database that has just come back. That of a whole
+    // transaction, 5 s, is less than one of its statements may take, and goes on while this process is suspended.
+    transactionOptions: { maxWait: connectTimeoutMs, timeout: transactionTimeoutMs },
   });
   const prisma = client.$extends({
     query: {

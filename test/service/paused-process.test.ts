@@ -3,6 +3,8 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { createClient } from "@connectrpc/connect";
 import { expect, test, vi } from "vitest";
+import { decodeId } from "../../src/core/ids.ts";
+import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import {
   VerificationService,
   VerificationStatus,
@@ -84,7 +86,7 @@ test("a call whose database was suspended with its process waits for its answer"
 });
 
 test("calls whose statement was answered while their process was suspended during its shutdown get its answer", async () => {
-  const { liveKey } = await beside.createProject();
+  const [{ liveKey }, { projectId }] = [await beside.createProject(), await beside.createProject()];
   const paused = await startProcess({ DATABASE_URL: beside.databaseUrl, ROLES: "api", LOG_LEVEL: "info" });
   const shop = merchant(paused.httpUrl, liveKey);
   const { id: verificationId } = (await shop.create()).body;
@@ -95,12 +97,15 @@ test("calls whose statement was answered while their process was suspended durin
       .find((line) => line.includes('"grpc":')) ?? "{}",
   );
   const verifications = createClient(VerificationService, transportTo(grpc, liveKey));
+  const projects = createClient(ProjectService, transportTo(grpc, "an-admin-token-that-is-long-enough"));
   const holder = await beside.db.connect();
   try {
     await holder.query("BEGIN; SELECT FROM usage FOR UPDATE");
     const call = shop.create();
     const rpc = verifications.getVerification({ verificationId });
-    await untilWaiting(beside.db, 2);
+    await holder.query("SELECT FROM project WHERE id = $1 FOR UPDATE", [decodeId("prj_", projectId)]);
+    const administrative = projects.updateProject({ projectId, name: "Renamed" });
+    await untilWaiting(beside.db, 3);
     paused.child.kill("SIGTERM");
     await vi.waitUntil(() => paused.text().includes("SIGTERM"), { timeout: 45_000 });
     await suspended(paused.child.pid, async () => {
@@ -110,6 +115,7 @@ test("calls whose statement was answered while their process was suspended durin
     });
     expect((await call).status).toBe(201);
     expect((await rpc).verification?.status).toBe(VerificationStatus.PENDING);
+    expect((await administrative).project?.name).toBe("Renamed");
     expect(await paused.ended()).toBe(0);
   } finally {
     holder.release(true);

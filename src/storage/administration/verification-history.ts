@@ -22,8 +22,6 @@ export function createVerificationHistoryStore(
         return await reading(randomUUID(), () =>
           prisma.$transaction((snapshot) => read(snapshot, id, limit), {
             isolationLevel: "RepeatableRead",
-            // Looking through many unmatched messages may take a while.
-            timeout: 15_000,
           }),
         );
       } catch (error) {
