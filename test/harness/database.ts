@@ -35,12 +35,22 @@ export async function createDatabase(
 
 /**
  * A pool for a test's own queries, to be ended before its database is dropped. When a pool has ended, its connections may still
- * be open: the errors that the drop causes on them are ignored.
+ * be open: the errors that the drop causes on them are ignored. A connection that a failed test has not given back is closed at the
+ * end, which would otherwise wait for it.
  */
 export function openPool(config: pg.PoolConfig): pg.Pool {
   const pool = new pg.Pool(config);
+  const taken = new Set<pg.PoolClient>();
   pool.on("error", () => {});
   pool.on("connect", (client) => client.on("error", () => {}));
+  pool.on("acquire", (client) => taken.add(client));
+  pool.on("release", (_error, client) => taken.delete(client));
+  const end = pool.end.bind(pool) as () => Promise<void>;
+  pool.end = (async () => {
+    const ended = end();
+    for (const client of taken) client.release(true);
+    await ended;
+  }) as typeof pool.end;
   return pool;
 }
 
