@@ -5,6 +5,7 @@ import { createRequire } from "node:module";
 import { Socket } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { isatty } from "node:tty";
+import { runningTime } from "../running-time.ts";
 
 export interface LogOutput {
   /** Takes complete lines of JSON without blocking. */
@@ -117,12 +118,12 @@ function streamOutput(isPipe: boolean): LogOutput {
     },
     async end() {
       let left = waitingBytes;
-      let movedAt = performance.now();
-      while (left > 0 && performance.now() - movedAt < endTimeoutMs) {
+      let movedAt = runningTime.now();
+      while (left > 0 && runningTime.now() - movedAt < endTimeoutMs) {
         // After the timer, setImmediate lets pending write callbacks run first: they may have waited while this process
         // was busy.
         await new Promise((resolve) => setTimeout(() => setImmediate(resolve), pollMs));
-        if (waitingBytes < left) movedAt = performance.now();
+        if (waitingBytes < left) movedAt = runningTime.now();
         left = waitingBytes;
       }
     },
@@ -212,8 +213,8 @@ function fileOutput(isTerminal: boolean): LogOutput {
       return droppedLines;
     },
     async end() {
-      const until = performance.now() + endTimeoutMs;
-      while (isWriting && performance.now() < until) await delay(pollMs);
+      const until = runningTime.now() + endTimeoutMs;
+      while (isWriting && runningTime.now() < until) await delay(pollMs);
     },
   };
 }

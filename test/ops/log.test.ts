@@ -103,10 +103,15 @@ describe.for<OutputKind>(["socket", "pipe"])("with a %s as log output", { timeou
   });
 });
 
-test.for<OutputKind>([
-  "socket",
-  "pipe",
-])("at the end the service waits for a slow reader of a %s, which loses no line", async (kind) => {
+test.for<{ kind: OutputKind; and: string; pauseMs?: number }>([
+  { kind: "socket", and: "" },
+  { kind: "pipe", and: "" },
+  // Longer than a reader that accepts nothing is waited for.
+  { kind: "pipe", and: ", though both are suspended meanwhile", pauseMs: 3_000 },
+])("at the end the service waits for a slow reader of a $kind, which loses no line$and", async ({
+  kind,
+  pauseMs,
+}) => {
   const pipe = kind === "pipe" ? openPipe() : undefined;
   const child = spawn(process.execPath, [path.join(import.meta.dirname, "long-log.ts")], {
     stdio: ["ignore", pipe?.writeEnd ?? "pipe", "inherit"],
@@ -116,11 +121,18 @@ test.for<OutputKind>([
   const ended = once(reader, "end");
   let text = "";
   // Three megabytes, some sixty kilobytes at a time.
-  const reading = setInterval(() => {
-    text += reader.read() ?? "";
-  }, 100);
+  const read = () => setInterval(() => (text += reader.read() ?? ""), 100);
+  let reading = read();
   // With this listener the stream stays paused after the process has ended, and is read above.
   reader.setEncoding("utf8").on("readable", () => {});
+  if (pauseMs !== undefined) {
+    await vi.waitUntil(() => text.length > 500_000, { timeout: 45_000 });
+    clearInterval(reading);
+    child.kill("SIGSTOP");
+    await delay(pauseMs);
+    child.kill("SIGCONT");
+    reading = read();
+  }
   await ended;
   clearInterval(reading);
   expect(linesOf(text).length).toBe(3_000);
