@@ -19,6 +19,7 @@ import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verificat
 import { runningTime } from "../../src/running-time.ts";
 import { type Answer, merchant } from "../gateway/merchant.ts";
 import { exchange } from "../gateway/raw-http.ts";
+import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { atFileEnd } from "../harness/endings.ts";
 import { startTestService } from "../harness/service.ts";
 import { startProcess } from "../ops/service-process.ts";
@@ -28,7 +29,8 @@ import { inboundMessage } from "./sms-source.ts";
 
 const { now } = runningTime;
 let aheadMs = 0;
-const clock = vi.spyOn(runningTime, "now").mockImplementation(() => now() + aheadMs);
+let stoppedAt: number | undefined;
+const clock = vi.spyOn(runningTime, "now").mockImplementation(() => (stoppedAt ?? now()) + aheadMs);
 atFileEnd(() => clock.mockRestore());
 
 const service = await startTestService();
@@ -121,8 +123,10 @@ test("when the wait gets too long, new calls are refused at once, and waiting ca
 
 test("a creation does not wait for all those that another project has sent before", async () => {
   const other = await service.createProject();
-  const bursting = service.client(VerificationService, project.liveKey);
-  const quiet = service.client(VerificationService, other.liveKey);
+  const proxy = await startCuttableProxy(service.databaseUrl);
+  const distant = await service.startAnother({ DATABASE_URL: proxy.patientUrl, ROLES: "api" });
+  const bursting = distant.client(VerificationService, project.liveKey);
+  const quiet = distant.client(VerificationService, other.liveKey);
   const create = (client: typeof quiet) => client.createVerification({ idempotencyKey: randomUUID() });
   // A refusal needs no verification: it is answered once everything before it on the connection has arrived.
   const allArrived = async (client: typeof quiet) => {
@@ -132,15 +136,20 @@ test("a creation does not wait for all those that another project has sent befor
   // Both keys are known before: looking one up takes time.
   await Promise.all([create(bursting), create(quiet)]);
   const burst = 950;
-  const { unlock } = await holdTable("verification");
+  const isHeld = proxy.holdAnswerTo("\0create_new\0");
+  // However long it takes to send them all.
+  stoppedAt = now();
   const answers: Promise<unknown>[] = [];
   try {
-    for (let sent = 0; sent < burst; sent++) answers.push(create(bursting));
+    answers.push(create(bursting));
+    await isHeld;
+    for (let sent = 1; sent < burst; sent++) answers.push(create(bursting));
     await allArrived(bursting);
     answers.push(create(quiet));
     await allArrived(quiet);
   } finally {
-    await unlock();
+    stoppedAt = undefined;
+    proxy.restore();
   }
   await Promise.all(answers);
   const { rows } = await service.db.query(
