@@ -46,7 +46,7 @@ export interface Database extends Statements {
 }
 
 /** Timeout for opening a connection, and for waiting until a pooled one is free. */
-export const connectTimeoutMs = 5_000;
+const connectTimeoutMs = 5_000;
 /** The server's statement timeout, shorter than the client's, so that the server's error still arrives. */
 export const statementTimeoutMs = 8_000;
 /** The client's statement timeout. Together with the wait for a connection a caller waits for less than 15 s. */

@@ -1,6 +1,6 @@
 import { PrismaPg } from "@prisma/adapter-pg";
 import { Prisma, PrismaClient } from "../gen/prisma/client.ts";
-import { connectTimeoutMs, type Database, runStatement } from "./database.ts";
+import { type Database, runStatement } from "./database.ts";
 import { asStorageError } from "./database-errors.ts";
 
 export type PrismaDatabase = Awaited<ReturnType<typeof withPrisma>>;
@@ -12,7 +12,7 @@ const schemaStatement = {
   text: "SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('project')",
 };
 
-/** Longer than any caller waits for an answer: the timeouts of the statements end what takes too long. */
+/** Longer than any caller waits for an answer: the timeouts of the pool and of the statements end what takes too long. */
 const transactionTimeoutMs = 15_000;
 
 /** A Prisma client on the pool's connections. Throws the same errors as `runStatement`; closed with the pool. */
@@ -20,9 +20,9 @@ export async function withPrisma(database: Database) {
   const [row] = await runStatement(database, schemaStatement, []);
   const client = new PrismaClient({
     adapter: new PrismaPg(database.pool, { schema: (row?.[0] as string | undefined) ?? "public" }),
-    // Prisma's default of 2 s can be too short for the first connections to a database that has just come back. That of a whole
-    // transaction, 5 s, is less than one of its statements may take, and goes on while this process is suspended.
-    transactionOptions: { maxWait: connectTimeoutMs, timeout: transactionTimeoutMs },
+    // Prisma's defaults are 2 s until a transaction has begun, and 5 s for all of it. One of its statements may take longer, and
+    // these limits go on while this process is suspended.
+    transactionOptions: { maxWait: transactionTimeoutMs, timeout: transactionTimeoutMs },
   });
   const prisma = client.$extends({
     query: {

@@ -1,3 +1,4 @@
+import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
 import { afterAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import { parseConfig } from "../../src/config.ts";
@@ -12,6 +13,7 @@ import { PooledClient, socketOf } from "../../src/storage/pooled-client.ts";
 import { withPrisma } from "../../src/storage/prisma.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { createDatabase, setSessionDefaults, tcpSettings } from "../harness/database.ts";
+import { shortenTimers } from "../harness/timers.ts";
 import { untilWaiting } from "../service/barrier.ts";
 
 const own = await createDatabase();
@@ -308,6 +310,22 @@ test("a connection whose statement the server is still at work on keeps its plac
   watch.stop();
   await holder.end();
   await pool.end();
+});
+
+test("a transaction of Prisma's may begin as late as the server answers, whatever Prisma's own limits are", async () => {
+  const proxy = await startCuttableProxy(own.url);
+  const database = openDatabase({ connectionString: proxy.patientUrl }, { poolSize: 1, onError() {} });
+  onTestFinished(() => database.close());
+  const { prisma } = await withPrisma(database);
+  // Nothing waits for a connection: the pool has one.
+  shortenTimers(5_000);
+  const begins = proxy.holdAnswerTo("BEGIN");
+  const counted = prisma.$transaction((transaction) => transaction.project.count());
+  counted.catch(() => {});
+  await begins;
+  await delay(250);
+  proxy.restore();
+  expect(await counted).toBe(0);
 });
 
 test("a server that is busy with a statement is asked about it on a new connection at most once a second", async () => {
