@@ -179,6 +179,17 @@ test("a migration that is rolled back by a deadlock with another session is appl
   expect((await client.query("SELECT FROM fruit")).rowCount).toBe(1);
 });
 
+/**
+ * Has only the service's own limit on an answer, 9.5 s in which the process runs. The server's would go on while the machine stands
+ * still.
+ */
+async function openPatient() {
+  const service = openDatabase(database.connection, { poolSize: 1, onError() {} });
+  onTestFinished(() => service.close());
+  await service.query({ text: "SET statement_timeout = 0", values: [], rowMode: "array" });
+  return service;
+}
+
 test("while a migration waits for a table that a long transaction reads, statements of the service are answered in time", async () => {
   await migration(first, "CREATE TABLE fruit (id int);");
   await apply();
@@ -188,8 +199,7 @@ test("while a migration waits for a table that a long transaction reads, stateme
     `migration ${second} failed and was rolled back: canceling statement due to lock timeout`,
   );
   const start = apply();
-  const service = openDatabase(database.connection, { poolSize: 1, onError() {} });
-  onTestFinished(() => service.close());
+  const service = await openPatient();
   const waiting = "SELECT FROM pg_locks WHERE relation = 'fruit'::regclass AND NOT granted";
   await vi.waitUntil(async () => (await client.query(waiting)).rowCount === 1, until);
   await service.query({ text: "INSERT INTO fruit VALUES (1)", values: [], rowMode: "array" });
@@ -203,8 +213,7 @@ test("a table that one of two starts yields is not waited for by the other at on
   await migration(second, "ALTER TABLE fruit ADD name text;");
   await client.query("BEGIN; SELECT FROM fruit");
   const starts = Promise.all([apply(), apply()]);
-  const service = openDatabase(database.connection, { poolSize: 1, onError() {} });
-  onTestFinished(() => service.close());
+  const service = await openPatient();
   const waiting = async () => {
     const { rows } = await client.query(
       "SELECT pid FROM pg_locks WHERE relation = 'fruit'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted",
