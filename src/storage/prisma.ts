@@ -12,16 +12,16 @@ const schemaStatement = {
   text: "SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('project')",
 };
 
-/** Longer than any caller waits for an answer: the timeouts of the pool and of the statements end what takes too long. */
-const transactionTimeoutMs = 15_000;
+/** None: the timeouts of the pool, of each statement and, on the server, of an idle transaction end what takes too long. */
+const transactionTimeoutMs = 2 ** 31 - 1;
 
 /** A Prisma client on the pool's connections. Throws the same errors as `runStatement`; closed with the pool. */
 export async function withPrisma(database: Database) {
   const [row] = await runStatement(database, schemaStatement, []);
   const client = new PrismaClient({
     adapter: new PrismaPg(database.pool, { schema: (row?.[0] as string | undefined) ?? "public" }),
-    // Prisma's defaults are 2 s until a transaction has begun, and 5 s for all of it. One of its statements may take longer, and
-    // these limits go on while this process is suspended.
+    // Prisma's defaults are 2 s until a transaction has begun, and 5 s for all of it. One of its statements may take longer, several
+    // of them much longer, and these limits go on while this process is suspended.
     transactionOptions: { maxWait: transactionTimeoutMs, timeout: transactionTimeoutMs },
   });
   const prisma = client.$extends({
