@@ -5,7 +5,6 @@ import { createRequire } from "node:module";
 import { Socket } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { isatty } from "node:tty";
-import { runningTime } from "../running-time.ts";
 
 export interface LogOutput {
   /** Takes complete lines of JSON without blocking. */
@@ -22,17 +21,20 @@ export interface LogOutput {
  * the process's memory: beyond this size, lines are dropped and counted.
  */
 const maxWaitingBytes = 256 * 1024 * 1024;
-/** At the end, a reader that accepts nothing for this long is no longer waited for. */
-const endTimeoutMs = 2_000;
-/** Interval at which it is checked whether everything has been written. */
+/** Interval at which it is checked, at the end, whether everything has been written. */
 const pollMs = 50;
+/**
+ * A reader that has accepted nothing at so many checks, which take two seconds, is no longer waited for. They are counted because a
+ * clock goes on while this process is suspended, and its reader with it: a suspension delays one check.
+ */
+const idlePolls = 40;
 const filePieceLength = 1024 * 1024;
 /** Pause after a failed write: without it, a full disk would make every line attempt a write. */
 const retryMs = 100;
 /** How often a write to a terminal without room is attempted at exit. */
 const exitTries = 200;
 const exitPauseMs = 10;
-/** Characters. A reader that accepts this much within `endTimeoutMs` does not count as stopped. */
+/** Characters. A reader that accepts this much within `idlePolls` does not count as stopped. */
 const pieceLength = 16 * 1024;
 
 /** Formats lines for people if standard output is a terminal, and writes JSON otherwise. */
@@ -118,12 +120,11 @@ function streamOutput(isPipe: boolean): LogOutput {
     },
     async end() {
       let left = waitingBytes;
-      let movedAt = runningTime.now();
-      while (left > 0 && runningTime.now() - movedAt < endTimeoutMs) {
+      for (let idle = 0; left > 0 && idle < idlePolls; idle++) {
         // After the timer, setImmediate lets pending write callbacks run first: they may have waited while this process
         // was busy.
         await new Promise((resolve) => setTimeout(() => setImmediate(resolve), pollMs));
-        if (waitingBytes < left) movedAt = runningTime.now();
+        if (waitingBytes < left) idle = 0;
         left = waitingBytes;
       }
     },
@@ -213,8 +214,7 @@ function fileOutput(isTerminal: boolean): LogOutput {
       return droppedLines;
     },
     async end() {
-      const until = runningTime.now() + endTimeoutMs;
-      while (isWriting && runningTime.now() < until) await delay(pollMs);
+      for (let polls = 0; isWriting && polls < idlePolls; polls++) await delay(pollMs);
     },
   };
 }

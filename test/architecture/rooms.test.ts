@@ -14,7 +14,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   "cache-size": [],
   "running-time": [],
   "answer-time": ["running-time"],
-  log: ["failures", "running-time"],
+  log: ["failures"],
   welcome: [],
   "admin-token": ["config", "core", "storage"],
   storage: ["cache-size", "core", "failures", "gen", "running-time"],

@@ -103,14 +103,15 @@ describe.for<OutputKind>(["socket", "pipe"])("with a %s as log output", { timeou
   });
 });
 
-test.for<{ kind: OutputKind; and: string; pauseMs?: number }>([
-  { kind: "socket", and: "" },
-  { kind: "pipe", and: "" },
+test.for<{ kind: OutputKind; and: string; pausesMs: readonly number[] }>([
+  { kind: "socket", and: "", pausesMs: [] },
+  { kind: "pipe", and: "", pausesMs: [] },
   // Longer than a reader that accepts nothing is waited for.
-  { kind: "pipe", and: ", though both are suspended meanwhile", pauseMs: 3_000 },
+  { kind: "pipe", and: ", though both are suspended meanwhile", pausesMs: [3_000] },
+  { kind: "pipe", and: ", though both are suspended again and again", pausesMs: [1_200, 1_200, 1_200] },
 ])("at the end the service waits for a slow reader of a $kind, which loses no line$and", async ({
   kind,
-  pauseMs,
+  pausesMs,
 }) => {
   const pipe = kind === "pipe" ? openPipe() : undefined;
   const child = spawn(process.execPath, [path.join(import.meta.dirname, "long-log.ts")], {
@@ -125,12 +126,18 @@ test.for<{ kind: OutputKind; and: string; pauseMs?: number }>([
   let reading = read();
   // With this listener the stream stays paused after the process has ended, and is read above.
   reader.setEncoding("utf8").on("readable", () => {});
-  if (pauseMs !== undefined) {
+  if (pausesMs.length > 0) {
     await vi.waitUntil(() => text.length > 500_000, { timeout: 45_000 });
     clearInterval(reading);
-    child.kill("SIGSTOP");
-    await delay(pauseMs);
-    child.kill("SIGCONT");
+    // What the process writes fills the pipe again: otherwise there would be progress when it continues.
+    await vi.waitUntil(() => reader.readableLength >= reader.readableHighWaterMark, { timeout: 45_000 });
+    await delay(100);
+    for (const pauseMs of pausesMs) {
+      child.kill("SIGSTOP");
+      await delay(pauseMs);
+      child.kill("SIGCONT");
+      await delay(100);
+    }
     reading = read();
   }
   await ended;
