@@ -2,7 +2,7 @@
 import { constants } from "node:http2";
 import { create, fromBinary, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
-import { afterAll, expect, test } from "vitest";
+import { afterAll, expect, onTestFinished, test, vi } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import {
   CreateVerificationRequestSchema,
@@ -10,6 +10,7 @@ import {
   GetVerificationResponseSchema,
   VerificationService,
 } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { runningTime } from "../../src/running-time.ts";
 import { merchant, newIdempotencyKey } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
 import { scrape } from "../ops/scrape.ts";
@@ -25,9 +26,9 @@ const connection = connectRaw(service.grpcAddress);
 afterAll(() => connection.destroy());
 const { method } = VerificationService;
 
-function call(name: string, request: Uint8Array, timeout: string): RawCall {
+function call(name: string, request: Uint8Array, timeout: string, key = project.liveKey): RawCall {
   const made = connection.call(`${VerificationService.typeName}/${name}`, {
-    authorization: `Bearer ${project.liveKey}`,
+    authorization: `Bearer ${key}`,
     "grpc-timeout": timeout,
   });
   void made.send(request);
@@ -192,4 +193,50 @@ test("a fault that a call meets after its client has left is counted as one", as
     holder.release();
   }
   expect((await shop.read(id)).status).toBe(200);
+});
+
+test("a fault that a call meets after it has been refused for taking too long is counted as one, too", async () => {
+  const { id } = await createPending(shop);
+  const { liveKey } = await service.createProject();
+  const counted = async (code: string) =>
+    (await scrape(service.opsUrl)).sum("phoneproof_refusals_total", { face: "grpc", code }) ?? 0;
+  const before = { faults: await counted("internal_error"), refused: await counted("service_unavailable") };
+  const { now } = runningTime;
+  const since = now();
+  let aheadMs = 0;
+  const clock = vi.spyOn(runningTime, "now").mockImplementation(() => since + aheadMs);
+  onTestFinished(() => clock.mockRestore());
+  const [keys, holder] = [await service.db.connect(), await service.db.connect()];
+  const isWaitingFor = (relation: string) => async () => {
+    const { rowCount } = await service.db.query(
+      "SELECT FROM pg_locks WHERE relation = $1::regclass AND NOT granted",
+      [relation],
+    );
+    return rowCount !== 0;
+  };
+  try {
+    // Each of its two statements may take nine and a half seconds, and all of it 13.5.
+    await keys.query("BEGIN; LOCK TABLE api_key");
+    const late = call(
+      method.getVerification.name,
+      toBinary(GetVerificationRequestSchema, create(GetVerificationRequestSchema, { verificationId: id })),
+      "60S",
+      liveKey,
+    );
+    await vi.waitUntil(isWaitingFor("api_key"), { timeout: 45_000 });
+    await holder.query("BEGIN; LOCK TABLE verification");
+    aheadMs = 6_000;
+    await keys.query("COMMIT");
+    await vi.waitUntil(isWaitingFor("verification"), { timeout: 45_000 });
+    await holder.query("ALTER TABLE verification RENAME TO away");
+    aheadMs = 13_600;
+    expect((await late.status).code).toBe(Code.Unavailable);
+    await holder.query("COMMIT");
+    await expect.poll(() => counted("internal_error")).toBe(before.faults + 1);
+    expect(await counted("service_unavailable")).toBe(before.refused + 1);
+  } finally {
+    keys.release(true);
+    await holder.query("ROLLBACK; ALTER TABLE IF EXISTS away RENAME TO verification");
+    holder.release();
+  }
 });
