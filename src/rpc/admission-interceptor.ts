@@ -14,11 +14,10 @@ import { limitAnswerTime } from "../answer-time.ts";
 import { asFailure, Failure } from "../failures.ts";
 import { neededScope } from "./admission-gate.ts";
 import { methodName, noteAnswer, noteFault, type RpcObserver } from "./answered-call.ts";
-import { admittedKey, streamKey } from "./call-context.ts";
+import { admittedKey } from "./call-context.ts";
 import { toMessageFailure } from "./message-errors.ts";
 import type { OpenStreams } from "./open-streams.ts";
 import { connectError, metadataOf } from "./refusal.ts";
-import { isOver } from "./stream-scheduling.ts";
 
 type Called = UnaryRequest | StreamRequest;
 
@@ -54,13 +53,13 @@ export function admissionInterceptor(parts: {
     observer.begun(methodName(request.method), request.stream);
     /** Of a call that was refused meanwhile or whose client has left, nobody else would learn the fault. */
     const noteLateFault = (thrown: unknown) => {
-      const failure = isRefused ? refusalOf(thrown, request) : undefined;
+      const failure = isRefused ? refusalOf(thrown, request.signal) : undefined;
       if (!(failure instanceof Failure) || failure.code !== "internal_error") return;
       noteFault({ log, observer }, { method: methodName(request.method), requestId, failure });
     };
     const refuse = async (thrown: unknown): Promise<ConnectError> => {
       isRefused = true;
-      const refusal = refusalOf(thrown, request);
+      const refusal = refusalOf(thrown, request.signal);
       const charged = (failure: Failure) =>
         admission.chargeFailure(call, failure, () =>
           admission.isCurrent(checkpoint) ? undefined : authenticateAgain(),
@@ -146,15 +145,10 @@ export function admissionInterceptor(parts: {
   };
 }
 
-function refusalOf(thrown: unknown, { signal, contextValues }: Called): Failure | ConnectError {
-  const { reason } = signal;
+function refusalOf(thrown: unknown, { reason }: AbortSignal): Failure | ConnectError {
   const hasLeft = reason !== undefined && thrown === reason && !(reason instanceof Failure);
   if (hasLeft || isCutShort(thrown)) return cancelled(thrown);
-  const refusal = thrown instanceof ConnectError ? (toMessageFailure(thrown) ?? thrown) : asFailure(thrown);
-  const isUnreadable = refusal instanceof Failure && refusal.code === "malformed_request";
-  const stream = contextValues.get(streamKey);
-  // A client that resets the stream within a message, without an error code, leaves a part that reads like the end.
-  return isUnreadable && stream !== undefined && isOver(stream) ? cancelled(thrown) : refusal;
+  return thrown instanceof ConnectError ? (toMessageFailure(thrown) ?? thrown) : asFailure(thrown);
 }
 
 /** How a call ends that its client no longer waits for. An error code of the client's reset is none of this service's. */
