@@ -19,6 +19,7 @@ import { untilWaiting } from "../service/barrier.ts";
 const own = await createDatabase();
 afterAll(() => own.drop());
 
+const both = { connection: own.connection, asking: own.connection };
 const statement = { name: "sum", text: "SELECT $1::int + $2::int" };
 
 test.for([
@@ -169,14 +170,17 @@ test("once a shutdown has failed a statement that was unanswered, none is sent a
   await database.close();
 });
 
-/** A pool of one connection, watched with a timeout of 4 s by a clock that stands still until the test moves it. */
-function watchedPool() {
+/**
+ * A pool of one connection, watched with a timeout of 4 s by a clock that stands still until the test moves it. `asking`: how the
+ * server is asked what it is at work on.
+ */
+function watchedPool({ connection, asking }: Record<"connection" | "asking", pg.ClientConfig> = both) {
   let time = Math.ceil(runningTime.now());
   const clock = vi.spyOn(runningTime, "now").mockImplementation(() => time);
   onTestFinished(() => clock.mockRestore());
   const opened: PooledClient[] = [];
   const pool = new pg.Pool({
-    ...own.connection,
+    ...connection,
     Client: PooledClient,
     max: 1,
     onConnect: async (given) => {
@@ -188,7 +192,7 @@ function watchedPool() {
     },
   });
   const givenUp: Error[] = [];
-  const watch = watchConnections(pool, own.connection, {
+  const watch = watchConnections(pool, asking, {
     answerTimeoutMs: 4_000,
     onGivenUp: (error) => givenUp.push(error),
   });
@@ -203,6 +207,9 @@ function watchedPool() {
     pool,
     watch,
     givenUp,
+    pass(milliseconds: number) {
+      time += milliseconds;
+    },
     /** Lets the time of the statement under way pass. */
     async timeOut() {
       await vi.waitUntil(() => opened.at(-1)?.askedAt !== undefined, { timeout: 45_000 });
@@ -270,6 +277,43 @@ test("a connection over which an answer does not arrive that the server has begu
   await refused;
   client.release(true);
   expect(pool.totalCount).toBe(0);
+  watch.stop();
+  await pool.end();
+});
+
+test("a connection whose statement the server is not at work on is not given up before the server has said so twice", async () => {
+  const [proxy, other] = [await startCuttableProxy(own.url), await startCuttableProxy(own.url)];
+  const { pool, watch, givenUp, pass } = watchedPool({
+    connection: { connectionString: proxy.databaseUrl },
+    asking: { connectionString: other.databaseUrl },
+  });
+  const client = (await pool.connect()) as pg.PoolClient & PooledClient;
+  const answered = proxy.holdAnswerTo("SELECT 'late'");
+  const late = client.query("SELECT 'late' AS answer");
+  late.catch(() => {});
+  await answered;
+  const looking = new pg.Client(own.connection);
+  await looking.connect();
+  const isIdle = async () => {
+    const { rowCount } = await looking.query(
+      "SELECT FROM pg_stat_activity WHERE pid = $1 AND state = 'idle' AND state_change < clock_timestamp() - interval '1 second'",
+      [client.backend],
+    );
+    return rowCount === 1;
+  };
+  await vi.waitUntil(isIdle, { timeout: 45_000 });
+  await looking.end();
+  const first = other.holdAnswerTo("pg_stat_activity");
+  pass(1_000);
+  await first;
+  const second = other.holdAnswerTo("pg_stat_activity");
+  other.restore();
+  await Promise.race([second, late]);
+  proxy.restore();
+  expect((await late).rows).toEqual([{ answer: "late" }]);
+  other.restore();
+  expect(givenUp).toEqual([]);
+  client.release();
   watch.stop();
   await pool.end();
 });
