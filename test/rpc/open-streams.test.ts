@@ -212,21 +212,23 @@ test("a stream ends when its token is revoked even if the notification is lost",
   expect((await stream.status).code).toBe(Code.Unauthenticated);
 });
 
+/** The caller of a stream of messages. */
+const caller = {
+  kind: "service",
+  tokenId: null,
+  scope: "ingest",
+  source: "gateway",
+  projectId: null,
+  environment: null,
+  numbers: [],
+} as const;
+
 test("the credential of each open stream is checked every second, without any notification", () => {
   vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
   onTestFinished(() => void vi.useRealTimers());
   const streams = keepOpenStreams({ onRevision: () => ({ stop: () => {} }) });
   onTestFinished(streams.close);
   const authenticate = vi.fn(async () => {});
-  const caller = {
-    kind: "service",
-    tokenId: null,
-    scope: "ingest",
-    source: "gateway",
-    projectId: null,
-    environment: null,
-    numbers: [],
-  } as const;
   streams.add({ caller, credential: "Bearer token", authenticate, end: () => {} });
   for (const checks of [1, 2]) {
     vi.advanceTimersByTime(999);
@@ -345,15 +347,6 @@ test("a request that Node finds cut short counts as canceled, not as a fault", a
     log: pino({ enabled: false }),
     observer: { begun: () => {}, answered },
   });
-  const caller = {
-    kind: "service",
-    tokenId: null,
-    scope: "ingest",
-    source: "gateway",
-    projectId: null,
-    environment: null,
-    numbers: [],
-  } as const;
   const call = {
     requestId: "req_1",
     address: "127.0.0.1",

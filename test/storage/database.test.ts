@@ -253,6 +253,20 @@ test("a statement that gets no answer in time ends its connection, and the next 
   await pool.end();
 });
 
+/** `state`: SQL on the backend's row of pg_stat_activity. */
+async function untilBackend({ backend }: PooledClient, state: string): Promise<void> {
+  const looking = new pg.Client(own.connection);
+  await looking.connect();
+  const isThere = async () => {
+    const { rowCount } = await looking.query(`SELECT FROM pg_stat_activity WHERE pid = $1 AND ${state}`, [
+      backend,
+    ]);
+    return rowCount === 1;
+  };
+  await vi.waitUntil(isThere, { timeout: 45_000 });
+  await looking.end();
+}
+
 test("a connection over which an answer does not arrive that the server has begun to send is ended in time, too", async () => {
   const { pool, watch, timeOut, untilChecked } = watchedPool();
   const client = (await pool.connect()) as pg.PoolClient & PooledClient;
@@ -261,17 +275,7 @@ test("a connection over which an answer does not arrive that the server has begu
     code: "ETIMEDOUT",
     message: "a statement was not answered in time",
   });
-  const other = new pg.Client(own.connection);
-  await other.connect();
-  const isSending = async () => {
-    const { rowCount } = await other.query(
-      "SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'ClientWrite'",
-      [client.backend],
-    );
-    return rowCount === 1;
-  };
-  await vi.waitUntil(isSending, { timeout: 45_000 });
-  await other.end();
+  await untilBackend(client, "wait_event = 'ClientWrite'");
   await untilChecked();
   await timeOut();
   await refused;
@@ -292,17 +296,7 @@ test("a connection whose statement the server is not at work on is not given up 
   const late = client.query("SELECT 'late' AS answer");
   late.catch(() => {});
   await answered;
-  const looking = new pg.Client(own.connection);
-  await looking.connect();
-  const isIdle = async () => {
-    const { rowCount } = await looking.query(
-      "SELECT FROM pg_stat_activity WHERE pid = $1 AND state = 'idle' AND state_change < clock_timestamp() - interval '1 second'",
-      [client.backend],
-    );
-    return rowCount === 1;
-  };
-  await vi.waitUntil(isIdle, { timeout: 45_000 });
-  await looking.end();
+  await untilBackend(client, "state = 'idle' AND state_change < clock_timestamp() - interval '1 second'");
   const first = other.holdAnswerTo("pg_stat_activity");
   pass(1_000);
   await first;
