@@ -3,16 +3,29 @@
  * database, but its engine, which has to be downloaded, is not needed. Unlike `prisma migrate deploy`, a migration's statements
  * and its record commit together: a process killed in the middle leaves nothing.
  */
-import { hash, randomUUID } from "node:crypto";
-import { readdir, readFile } from "node:fs/promises";
-import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
-import pg from "pg";
-import type { Statements } from "./database.ts";
+import type pg from "pg";
 import { isDeadlock } from "./database-errors.ts";
-import { failWithLoss, socketOf } from "./pooled-client.ts";
+import {
+  checkServer,
+  checkSessions,
+  createMigrationClient,
+  queryTimeoutMs,
+  run,
+} from "./migration-client.ts";
+import {
+  createMigrationsTable,
+  finishedNames,
+  type Migration,
+  readMigrations,
+  readRecords,
+  recordMigration,
+  refuseEdited,
+  tablesOf,
+} from "./migration-records.ts";
+import { socketOf } from "./pooled-client.ts";
 import { requirePrivileges } from "./privileges.ts";
-import { findUnacceptableSetting, giveUpVanishedClient, requiredSettings } from "./session-settings.ts";
+import { giveUpVanishedClient, requiredSettings } from "./session-settings.ts";
 
 /** Retries after a deadlock, per start; each has a new chance. */
 const mostDeadlocks = 10;
@@ -22,14 +35,7 @@ const mostDeadlocks = 10;
  * and we for one transaction, which also works behind a transaction pooler; both exclude each other.
  */
 const prismaLock = 72_707_369;
-/** A start without a database has to end within 15 s, also on a machine that takes seconds to load the program. */
-const connectTimeoutMs = 8_000;
-const queryTimeoutMs = 10_000;
-/**
- * Nothing passes while a migration builds an index for minutes, and some firewalls forget a connection after one, without telling
- * either end. Also the start would otherwise wait for two hours for a server that has vanished.
- */
-const keepAliveDelayMs = 45_000;
+
 const usualLockTimeoutMs = 30_000;
 /**
  * How long a migration waits for a table at a time. Whatever else needs the table waits behind it, even if those who hold it, a
@@ -40,24 +46,7 @@ const tableLockTimeoutMs = 3_000;
 /** How long those who have waited behind it then have the table to themselves. */
 const yieldMs = 2_000;
 
-/** The same table that Prisma creates. */
-const migrationsTable = `
-  CREATE TABLE IF NOT EXISTS _prisma_migrations (
-    id                  VARCHAR(36) PRIMARY KEY NOT NULL,
-    checksum            VARCHAR(64) NOT NULL,
-    finished_at         TIMESTAMPTZ,
-    migration_name      VARCHAR(255) NOT NULL,
-    logs                TEXT,
-    rolled_back_at      TIMESTAMPTZ,
-    started_at          TIMESTAMPTZ NOT NULL DEFAULT now(),
-    applied_steps_count INTEGER NOT NULL DEFAULT 0
-  )`;
-
 const lockNotAvailable = "55P03";
-const undefinedTable = "42P01";
-const undefinedColumn = "42703";
-const insufficientPrivilege = "42501";
-const invalidSchemaName = "3F000";
 
 /** A step that takes longer than this is reported, and then again at the interval. */
 const slowAfterMs = 1_000;
@@ -78,17 +67,6 @@ export interface MigrationProgress {
 }
 
 type Report = (progress: MigrationProgress) => void;
-
-interface Migration {
-  readonly name: string;
-  readonly sql: string;
-}
-
-interface MigrationRow {
-  readonly name: string;
-  readonly checksum: string;
-  readonly finished: boolean;
-}
 
 /**
  * Brings the database up to the migrations in `folder` and returns the names of those applied. Safe to run from several
@@ -116,13 +94,7 @@ export async function applyMigrations(
 ): Promise<{ applied: string[] }> {
   const migrations = await readMigrations(options.folder);
   options.signal?.throwIfAborted();
-  const client = new pg.Client({
-    ...(typeof connection === "string" ? { connectionString: connection } : connection),
-    connectionTimeoutMillis: connectTimeoutMs,
-    keepAlive: true,
-    keepAliveInitialDelayMillis: keepAliveDelayMs,
-  });
-  failWithLoss(client);
+  const client = createMigrationClient(connection);
   // `client.end()` would wait for the answer to the statement in flight.
   const breakOff = () => socketOf(client).destroy();
   options.signal?.addEventListener("abort", breakOff, { once: true });
@@ -170,88 +142,14 @@ async function applyMissing(
   }
 }
 
-/** The tables that a migration creates. */
-const tablesOf = ({ sql }: Migration): string[] =>
-  Array.from(sql.matchAll(/^CREATE TABLE "?(\w+)/gm), ([, name = ""]) => name);
-
 const isLockTimeout = (error: unknown) => (error as pg.DatabaseError | undefined)?.code === lockNotAvailable;
-
-/**
- * Returns a check that all of a folder's migrations are applied (others may be, too) and that the database takes writes:
- * another database, or a standby, may have taken the original's place.
- */
-export async function createSchemaCheck(folder: string): Promise<(database: Statements) => Promise<boolean>> {
-  const newest = (await readMigrations(folder)).at(-1)?.name;
-  return async (database) => {
-    const text = `
-      SELECT FROM _prisma_migrations WHERE migration_name = $1 AND finished_at IS NOT NULL
-        AND current_setting('transaction_read_only') = 'off'`;
-    try {
-      const { rows } = await database.query({ text, values: [newest], rowMode: "array" });
-      return rows.length > 0;
-    } catch (error) {
-      if ((error as pg.DatabaseError).code === undefinedTable) return false;
-      throw error;
-    }
-  };
-}
-
-/** By `server_version_num`. Older versions are not tested, though they seem to work. */
-const oldestVersion = 150_000;
-
-/**
- * Rejects servers that are too old, not in UTF-8 or read-only. In SQL_ASCII, for example, lengths are in bytes: a long message
- * in Korean would be refused as oversized.
- */
-async function checkServer(client: pg.Client): Promise<void> {
-  const { rows } = await run<{ number: number; version: string; encoding: string; isReadOnly: boolean }>(
-    client,
-    `SELECT current_setting('server_version_num')::int AS number, current_setting('server_version') AS version,
-            current_setting('server_encoding') AS encoding,
-            current_setting('transaction_read_only')::bool AS "isReadOnly"`,
-  );
-  const { number = 0, version = "", encoding = "", isReadOnly } = rows[0] ?? {};
-  if (number < oldestVersion) {
-    // After a blank follows the name of the packager.
-    const [bare] = version.split(" ");
-    throw new Error(`PostgreSQL ${bare} is too old: use ${oldestVersion / 10_000} or newer`);
-  }
-  if (encoding !== "UTF8") {
-    throw new Error(
-      `its encoding is ${encoding} and must be UTF8: use CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0`,
-    );
-  }
-  if (isReadOnly) throw new Error("it is read-only: it is a standby, or default_transaction_read_only is on");
-}
-
-async function checkSessions(client: pg.Client): Promise<void> {
-  const fault = await findUnacceptableSetting(client);
-  if (fault === undefined) return;
-  throw new Error(
-    `its sessions count as a pooler's (because of DATABASE_NOTICES_URL or DATABASE_PREPARED_STATEMENTS=false), and they start with ${fault.isNow}: run ${fault.remedy}`,
-  );
-}
-
-async function readMigrations(folder: string): Promise<Migration[]> {
-  const entries = await readdir(folder, { withFileTypes: true });
-  // By code unit, as Prisma orders them; their names start with a timestamp.
-  const names = entries.filter((entry) => entry.isDirectory()).map(({ name }) => name);
-  return Promise.all(
-    names.sort().map(async (name) => {
-      const sql = await readFile(path.join(folder, name, "migration.sql"), "utf8").catch((error: Error) => {
-        throw new Error(`migration ${name} cannot be read: ${error.message}`);
-      });
-      return { name, sql };
-    }),
-  );
-}
 
 /**
  * Checks without the lock, so that a start with nothing to do neither waits nor writes. Only a clear yes counts: an unfinished
  * row may be another process's work in progress, which only the lock can tell.
  */
 async function isUpToDate(client: pg.Client, migrations: Migration[]): Promise<boolean> {
-  const rows = await readRows(client);
+  const rows = await readRecords(client);
   if (rows.some(({ finished }) => !finished)) return false;
   refuseEdited(rows, migrations);
   const finished = finishedNames(rows);
@@ -284,7 +182,7 @@ async function applyNext(
     );
     await reportedIfSlow(onProgress, "others_migrate", null, () => lock(client, lockTimeoutMs));
     await createMigrationsTable(client);
-    const rows = await readRows(client);
+    const rows = await readRecords(client);
     const failed = rows.find(({ finished }) => !finished);
     if (failed !== undefined) {
       throw new Error(
@@ -325,25 +223,6 @@ async function commit(client: pg.Client, { name }: Migration): Promise<void> {
       `the commit of migration ${name} was not answered within ${queryTimeoutMs / 1000} s: if it waits for a synchronous standby, it is done once one is there`,
       { cause: error },
     );
-  }
-}
-
-async function createMigrationsTable(client: pg.Client): Promise<void> {
-  try {
-    await run(client, migrationsTable);
-  } catch (error) {
-    const { code, message } = error as pg.DatabaseError;
-    if (code === insufficientPrivilege) {
-      throw new Error(
-        `${message}: migrations are missing, and its role may not create tables there; let the role own the database or the schema, or start one process as the role that owns the tables`,
-      );
-    }
-    if (code === invalidSchemaName) {
-      throw new Error(
-        `${message}: its search_path has none that exists and that its role may use; use CREATE SCHEMA … AUTHORIZATION … or GRANT ALL ON SCHEMA … TO …`,
-      );
-    }
-    throw error;
   }
 }
 
@@ -441,55 +320,8 @@ async function apply(client: pg.Client, { name, sql }: Migration): Promise<void>
       `migration ${name} ends the transaction it runs in: remove BEGIN, COMMIT and ROLLBACK from it`,
     );
   }
-  await client.query({
-    text: `
-      INSERT INTO _prisma_migrations (id, checksum, migration_name, started_at, finished_at, applied_steps_count)
-      VALUES ($1, $2, $3, $4, clock_timestamp(), 1)`,
-    values: [randomUUID(), checksum(sql), name, startedAt],
-    ...{ query_timeout: queryTimeoutMs },
-  });
+  await recordMigration(client, { name, sql }, startedAt);
 }
-
-/** To Prisma a row that is marked as rolled back is only history: its migration counts as not applied. */
-async function readRows(client: pg.Client): Promise<MigrationRow[]> {
-  try {
-    const { rows } = await run<MigrationRow>(
-      client,
-      `SELECT migration_name AS name, checksum, finished_at IS NOT NULL AS finished
-       FROM _prisma_migrations WHERE rolled_back_at IS NULL ORDER BY started_at`,
-    );
-    return rows;
-  } catch (error) {
-    const { code } = error as pg.DatabaseError;
-    if (code === undefinedTable) return [];
-    if (code === insufficientPrivilege) await requirePrivileges(client, ["_prisma_migrations"]);
-    if (code !== undefinedColumn) throw error;
-    throw new Error("it is not a database of this service: its table _prisma_migrations is not Prisma's");
-  }
-}
-
-function finishedNames(rows: MigrationRow[]): Set<string> {
-  return new Set(rows.filter(({ finished }) => finished).map(({ name }) => name));
-}
-
-function refuseEdited(rows: MigrationRow[], migrations: Migration[]): void {
-  const files = new Map(migrations.map(({ name, sql }) => [name, sql]));
-  for (const row of rows) {
-    const sql = files.get(row.name);
-    if (sql === undefined || matches(sql, row.checksum)) continue;
-    throw new Error(
-      `migration ${row.name} was edited after it was applied to this database: restore the file, and put the change into a new migration`,
-    );
-  }
-}
-
-/** Ignores with which line endings the file was checked out, as Prisma does. */
-function matches(sql: string, expected: string): boolean {
-  const unix = sql.replaceAll("\r\n", "\n");
-  return [sql, unix, unix.replaceAll("\n", "\r\n")].some((text) => checksum(text) === expected);
-}
-
-const checksum = (sql: string) => hash("sha256", sql, "hex");
 
 /** The server's message, its hint, and the line of the file that they refer to. */
 function describe(error: unknown, sql: string): string {
@@ -498,14 +330,4 @@ function describe(error: unknown, sql: string): string {
   if (position === undefined) return advised;
   const line = sql.slice(0, Number(position)).split("\n").length;
   return `${advised} (line ${line})`;
-}
-
-/** Runs a short statement with a timeout, without which a frozen database would never let it end. */
-function run<Row extends pg.QueryResultRow>(
-  client: pg.Client,
-  text: string,
-  timeoutMs = queryTimeoutMs,
-): Promise<pg.QueryResult<Row>> {
-  const query: pg.QueryConfig & { query_timeout: number } = { text, query_timeout: timeoutMs };
-  return client.query<Row>(query);
 }
