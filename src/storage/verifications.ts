@@ -5,9 +5,10 @@ import { Failure } from "../failures.ts";
 import { plainArray } from "./array-literal.ts";
 import { createBatcher } from "./batcher.ts";
 import { createConcurrencyLimit } from "./concurrency-limit.ts";
-import { createCreations, liveRecord } from "./creations.ts";
+import { createCreations } from "./creations.ts";
 import { type Database, type NamedStatement, type Pipeline, runStatement } from "./database.ts";
 import { isDeadlock } from "./database-errors.ts";
+import { liveRecord } from "./idempotency-records.ts";
 import { waitForStandby } from "./standby-wait.ts";
 import {
   expireDue,

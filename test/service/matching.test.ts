@@ -10,7 +10,7 @@ import {
   VerificationService,
   VerificationStatus,
 } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
-import { freshSeconds } from "../../src/storage/creations.ts";
+import { freshSeconds } from "../../src/storage/creation-batch.ts";
 import { type Answer, merchant } from "../gateway/merchant.ts";
 import { moveClock, stopClock } from "../harness/clock.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";

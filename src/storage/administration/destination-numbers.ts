@@ -5,7 +5,7 @@ import type { DestinationNumber } from "../../core/directory.ts";
 import { newId } from "../../core/ids.ts";
 import { type Environment, validityRange } from "../../core/project.ts";
 import type { DestinationNumber as DestinationNumberRow } from "../../gen/prisma/client.ts";
-import { freshSeconds } from "../creations.ts";
+import { freshSeconds } from "../creation-batch.ts";
 import {
   isForeignKeyViolation,
   isUniqueViolation,
