@@ -1,7 +1,8 @@
 import { chmod, readFile, rename, rm, writeFile } from "node:fs/promises";
 import path from "node:path";
-import { adminToken, SettingError } from "./config.ts";
+import { adminToken } from "./config.ts";
 import { newCredential } from "./core/credential.ts";
+import { SettingError } from "./setting-errors.ts";
 import { giveToOwner } from "./storage/embedded/data-directory.ts";
 
 /**

@@ -8,7 +8,7 @@ import { type CountsOf, ownCounts } from "./admission/counts.ts";
 import { createRateLimits } from "./admission/rate-limits.ts";
 import { createWindowLimits } from "./admission/window-limits.ts";
 import type { Closers } from "./closers.ts";
-import { type Config, hostAndPort, readGrpcTls } from "./config.ts";
+import { type Config, hostAndPort } from "./config.ts";
 import type { AdministrationAs } from "./core/administration/administration.ts";
 import { cancelVerification } from "./core/cancel-verification.ts";
 import { createVerification } from "./core/create-verification.ts";
@@ -49,6 +49,7 @@ import { createStatisticsStore } from "./storage/statistics.ts";
 import { createUsageLedger } from "./storage/usage.ts";
 import { createVerificationWindows } from "./storage/verification-windows.ts";
 import { createVerifications } from "./storage/verifications.ts";
+import { readGrpcTls } from "./tls-files.ts";
 import type { tracedParts } from "./tracing/traced.ts";
 import { verificationWindow } from "./window/window.ts";
 

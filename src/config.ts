@@ -1,15 +1,8 @@
-import { readFileSync } from "node:fs";
 import { BlockList, isIP } from "node:net";
-import { createSecureContext, type SecureContextOptions } from "node:tls";
 import { z } from "zod";
-
-/** PEM texts and the files they were read from. If `ca` is set, clients must present a certificate that it signed. */
-export interface GrpcTls {
-  readonly cert: string;
-  readonly key: string;
-  readonly ca: string | null;
-  readonly files: { readonly cert: string; readonly key: string; readonly ca: string | null };
-}
+import { databaseUrl, sslModes } from "./database-url.ts";
+import { SettingError } from "./setting-errors.ts";
+import { type GrpcTls, readGrpcTls, readPem, refuseUnusableTls, tryTls } from "./tls-files.ts";
 
 /** The settings of a process, parsed once from its environment. */
 export interface Config {
@@ -55,9 +48,6 @@ export interface Config {
     readonly scheduleDelayMs: number;
   } | null;
 }
-
-/** An invalid setting. The message is one line that names the setting and contains no secret. */
-export class SettingError extends Error {}
 
 const logLevels = ["fatal", "error", "warn", "info", "debug", "trace", "silent"] as const;
 
@@ -126,62 +116,6 @@ const proxies = z
     (list) => !list.some((proxy) => /%.*[^A-Za-z0-9/]/.test(proxy)),
     "must not contain a zone with other characters than letters and digits, such as %br-lan: no address in such a zone can be trusted",
   );
-
-/** Parameters that the service sets on each connection itself: in the driver, the URL's value would take precedence. */
-const ownParameters =
-  /([?&])(?:application_name|client_encoding|statement_timeout|query_timeout|idle_in_transaction_session_timeout)=[^&]*/g;
-
-/** Whether the URL lists several hosts, as libpq takes them: in their place, or in the parameter `host`. */
-const listsHosts = (text: string) =>
-  /^\w+:\/\/(?:[^/?#]*@)?[^/?#@]*,[^/?#@]*(?:[/?#]|$)/.test(text) || /[?&]host=[^&]*(?:,|%2c)/i.test(text);
-
-/** What the driver takes from a URL, in the spelling that it requires. */
-const effectiveParameters: ReadonlySet<string> = new Set([
-  ...["host", "port", "user", "password", "options", "lock_timeout", "schema"],
-  ...["ssl", "sslmode", "sslcert", "sslkey", "sslrootcert", "sslnegotiation", "uselibpqcompat"],
-]);
-
-/**
- * The names of a database URL's parameters that other programs may understand, but the driver does not. What is no name may be
- * the rest of a password with an unescaped `?`.
- */
-export const ineffectiveParameters = (url: string): string[] =>
-  [...new Set(new URL(url).searchParams.keys())].filter(
-    (name) => /^\w+$/.test(name) && !effectiveParameters.has(name),
-  );
-
-const databaseUrl = z
-  .string()
-  .refine(
-    (text) => !listsHosts(text),
-    "must name one host, such as a proxy or an address that follows the primary: the driver tries no second one",
-  )
-  .refine(
-    (text) => /^postgres(ql)?:\/\//.test(text) && URL.canParse(text),
-    "must be a URL such as postgres://user:password@host:5432/database, or, for a socket, postgres:///database?host=/directory&user=user",
-  )
-  .refine(
-    (text) =>
-      URL.parse(text)
-        ?.searchParams.getAll("schema")
-        .every((schema) => /^(public)?$/.test(schema)),
-    "must not have the parameter schema, which only Prisma's command knows: leave it out, or choose a schema with options=-c%20search_path%3DNAME",
-  )
-  .refine(
-    (text) => !URL.parse(text)?.searchParams.getAll("sslrootcert").includes("system"),
-    "must not have sslrootcert=system, which the driver takes for a file's name: leave it out for a public authority, and set NODE_OPTIONS=--use-system-ca to trust those of this machine, too",
-  )
-  .transform((text) =>
-    // The driver already verifies in full for each of these modes, and prints a nine-line warning on standard error
-    // that a later version will not.
-    /[?&]uselibpqcompat=true(&|$)/.test(text)
-      ? text
-      : text.replace(/([?&]sslmode=)(?:prefer|require|verify-ca)(?=&|$)/g, "$1verify-full"),
-  )
-  .transform((text) => text.replace(ownParameters, "$1"));
-
-/** The sslmode values that the driver knows: with any other it connects without TLS. */
-const sslModes = ["disable", "prefer", "require", "verify-ca", "verify-full", "no-verify"] as const;
 
 const redisUrl = z.string().refine((text) => {
   const { protocol = "", hostname = "", pathname = "", username = "", password = "" } = URL.parse(text) ?? {};
@@ -405,48 +339,6 @@ function tlsOf({ GRPC_TLS_CERT, GRPC_TLS_KEY, GRPC_TLS_CA }: Settings): Config["
   const tls = readGrpcTls({ cert: GRPC_TLS_CERT, key: GRPC_TLS_KEY, ca: GRPC_TLS_CA ?? null });
   refuseUnusableTls(tls);
   return tls;
-}
-
-export function readGrpcTls(files: GrpcTls["files"]): GrpcTls {
-  return {
-    cert: readPem("GRPC_TLS_CERT", files.cert),
-    key: readPem("GRPC_TLS_KEY", files.key),
-    ca: files.ca === null ? null : readPem("GRPC_TLS_CA", files.ca),
-    files,
-  };
-}
-
-export function refuseUnusableTls(tls: GrpcTls): void {
-  // The certificate first by itself, so that the error names the faulty file; the key, which may be another certificate's, last.
-  tryTls("GRPC_TLS_CERT", { cert: tls.cert });
-  // Checked as a certificate: as a CA, Node ignores a file that it cannot parse, and every client would then be
-  // refused.
-  if (tls.ca !== null) tryTls("GRPC_TLS_CA", { cert: tls.ca });
-  tryTls("GRPC_TLS_KEY", { cert: tls.cert, key: tls.key });
-}
-
-function tryTls(name: string, options: SecureContextOptions): void {
-  try {
-    createSecureContext(options);
-  } catch (error) {
-    const { code } = error as NodeJS.ErrnoException;
-    throw new SettingError(
-      `${name} names a file that cannot be used for TLS (${code ?? "not readable as PEM"})`,
-    );
-  }
-}
-
-function readPem(name: string, file: string): string {
-  let text: string;
-  try {
-    text = readFileSync(file, "utf8");
-  } catch (error) {
-    throw new SettingError(
-      `${name} names a file that cannot be read (${(error as NodeJS.ErrnoException).code})`,
-    );
-  }
-  if (!text.includes("-----BEGIN ")) throw new SettingError(`${name} names a file that is not PEM`);
-  return text;
 }
 
 function isAddressRange(text: string): boolean {

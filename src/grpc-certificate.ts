@@ -2,8 +2,8 @@
 
 import { X509Certificate } from "node:crypto";
 import type { Logger } from "pino";
-import { type GrpcTls, refuseUnusableTls } from "./config.ts";
 import { type Job, repeat } from "./jobs/job.ts";
+import { type GrpcTls, refuseUnusableTls } from "./tls-files.ts";
 
 /** The files are polled: Kubernetes swaps a symlink on their path, which a file watch does not report. */
 const checkEveryMs = 60_000;

@@ -2,13 +2,13 @@
 
 import closeWithGrace from "close-with-grace";
 import type { Logger } from "pino";
-import { type Config, parseConfig, SettingError } from "./config.ts";
+import { type Config, parseConfig } from "./config.ts";
 import { endAtOnce, endSignals } from "./end-signals.ts";
 import { createLog } from "./log/log.ts";
 import { stepLogLevel } from "./log/log-level.ts";
 import { type LogOutput, openLogOutput } from "./log/log-output.ts";
 import { type RunningService, startService } from "./service.ts";
-import { causeOf, oneLine } from "./setting-errors.ts";
+import { causeOf, oneLine, SettingError } from "./setting-errors.ts";
 
 /**
  * How long a clean shutdown may take before it is forced. The service promises 15 s; for a process that runs beside

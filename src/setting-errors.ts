@@ -1,7 +1,9 @@
 /** Reports what fails at a start as an error of the setting to change. */
 
-import { SettingError } from "./config.ts";
 import { Failure } from "./failures.ts";
+
+/** An invalid setting. The message is one line that names the setting and contains no secret. */
+export class SettingError extends Error {}
 
 /** Reports an unusable database as an error of `setting`, with the database's address but never its password. */
 export async function withDatabaseErrors<T>(setting: string, url: string, use: () => Promise<T>): Promise<T> {

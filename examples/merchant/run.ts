@@ -7,12 +7,11 @@ import { CliError, report, wrongUsage } from "../../src/cli/cli-error.ts";
 import { ServiceClient } from "../../src/cli/client.ts";
 import { exit } from "../../src/cli/exit.ts";
 import { allProjects } from "../../src/cli/whole-lists.ts";
-import { SettingError } from "../../src/config.ts";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
-import { withListenErrors } from "../../src/setting-errors.ts";
+import { SettingError, withListenErrors } from "../../src/setting-errors.ts";
 import { createMerchant } from "./server.ts";
 
 const environment = Environment.TEST;
