@@ -74,7 +74,7 @@ export function createVerification(parts: {
   readonly publicBase: { readonly url: string };
   /** Called for each new verification. */
   readonly onCreated: (environment: Environment) => void;
-  /** Called for each creation that was refused because no number had room for its code. */
+  /** Called for each creation that was refused because there was no number for its code. */
   readonly onUnplaced: (unplaced: Unplaced) => void;
 }): CreateVerification {
   const { verifications, directory, occupancy, clock } = parts;
@@ -95,7 +95,7 @@ export function createVerification(parts: {
     const projectId = project.id;
     const environment = bounds.environment;
 
-    // Before the number is chosen: the id tells how long ago that was, at least.
+    // Before the number is chosen, so that the id is never younger than that choice.
     const now = clock.now();
     let id = newIdAt(now instanceof Promise ? await now : now);
     const found = directory.numbersFor(projectId, environment);

@@ -80,8 +80,8 @@ export interface CodeHolder {
   readonly expectedPhone: string | null;
   readonly expiresAt: number;
   /**
-   * The SMS text the user was asked to send; null if the verification was still pending when the state was read and no other
-   * message has its code.
+   * The SMS text the user was asked to send; null if the verification could still be verified when the state was read, and no
+   * other message has its code.
    */
   smsText: string | null;
 }
@@ -89,7 +89,7 @@ export interface CodeHolder {
 export interface Sender {
   readonly environment: Environment;
   readonly phone: string;
-  /** Misses within the last `missWindowMs`, oldest first. */
+  /** The misses within `missWindowMs` up to the last one, oldest first: by now they may be older. */
   readonly missTimes: readonly number[];
   readonly mutedUntil: number | null;
 }

@@ -40,9 +40,9 @@ export interface Silence {
 /**
  * Nothing has been verified since the last verification; how many would the past have brought in the same hours? Two
  * estimates are made, the average of the last seven days and the same day a week ago, and the smaller one is used, so
- * that neither a single busy day nor a quiet weekday raises an alarm. Both are scaled down by how many verifications
- * are created now: without requests no SMS are expected. A number or carrier younger than a week is therefore never
- * judged silent.
+ * that neither a single busy day nor a quiet weekday raises an alarm, and that a number or carrier younger than a week
+ * is never judged silent. Both are scaled down by how many verifications are created now: without requests no SMS are
+ * expected.
  */
 export function silenceOf(reception: Reception, countedUntil: number): Silence | null {
   const { lastVerifiedAt, verified, created } = reception;

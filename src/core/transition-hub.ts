@@ -1,6 +1,6 @@
 import type { Transitions } from "./watch-verification.ts";
 
-/** Distributes the transitions this process is notified of to their subscribers in memory: no subscriber needs a query. */
+/** Distributes the transitions that this process is notified of to their subscribers, so that none has to poll the database. */
 export interface TransitionHub extends Transitions {
   /** Notifies the subscribers of this verification. */
   announce(verificationId: string): void;

@@ -19,7 +19,10 @@ export type WatchVerification = (
 /** Limits a wait: timers cannot hold arbitrary delays, and a clock that is far off must not make a watch wait for ever. */
 const longestWaitMs = 3_600_000;
 
-/** Delay before an unavailable database is queried again, randomly up to doubled so that watchers do not retry all at once. */
+/**
+ * The shortest delay before an unavailable database is queried again. It is up to twice as long, at random, so that watchers do
+ * not all retry at once.
+ */
 const retryMs = 1_000;
 
 /** Subscribes to the changes of one verification. The subscription begins immediately, so that no change is missed. */

@@ -1,6 +1,6 @@
 import { type Job, repeat } from "./job.ts";
 
-/** Last uses need not be exact to the minute, and at this interval a busy key costs each process one row a minute. */
+/** Last uses need not be exact to the minute, and a busy key then costs each process one update a minute. */
 const idleMs = 60_000;
 
 /** Periodically records when keys and tokens were last used, and once more at the stop. */

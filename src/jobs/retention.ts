@@ -6,7 +6,7 @@ const busyMs = 20;
 
 interface Task {
   readonly name: string;
-  /** Returns whether there may be more; null if another process is running the task, so that this one cannot tell. */
+  /** Returns whether there may be more; null if that is not known: another process is running the task, or the clock has jumped. */
   work(): Promise<boolean | null>;
   /** Done instead while the clock is not steady. */
   goBack?(): Promise<void>;

@@ -1,6 +1,6 @@
 import { type Job, repeat } from "./job.ts";
 
-/** Counts should be at most seconds old, and a run that finds nothing costs three look-ups. */
+/** Counts should be at most seconds old, and a run that finds nothing costs four short statements. */
 const idleMs = 1_000;
 const busyMs = 5;
 
@@ -15,8 +15,8 @@ export function countStatistics(parts: {
 /** A silence takes minutes at least to show. */
 const findEveryMs = 15_000;
 /**
- * Finding takes at most a twentieth of the time, also with ten thousand numbers, whose hours take the database seconds. It stays
- * frequent enough for the alert that judging has stopped: no statement takes ten seconds.
+ * Finding takes at most a twentieth of the time, also with ten thousand numbers, whose hours take the database seconds. No
+ * statement takes ten seconds, so the pause stays below the 300 s after which PhoneproofStatisticsStand fires.
  */
 const pausePerRun = 20;
 

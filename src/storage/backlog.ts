@@ -7,8 +7,8 @@ import { nowMs } from "./verification-row.ts";
 const countedDeliveries = 10_000;
 
 /**
- * Reads only one end of an index (`webhook_delivery_next`), the codes that the expiry has yet to look at, and a table of two
- * rows.
+ * Reads only one end of an index (`webhook_delivery_next`), the codes that the expiry has yet to look at, and two tables of a
+ * few rows.
  */
 const backlogStatement = {
   name: "backlog",

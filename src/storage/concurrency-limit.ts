@@ -12,10 +12,10 @@ const queueTimeoutMs = 3_000;
 export type ConcurrencyLimit = <T>(projectId: string, work: () => Promise<T>) => Promise<T>;
 
 /**
- * Runs at most that share of the pool's connections' worth of work at once, and one for each project; the rest queues. One is
- * enough for a hundred lists a second of a thousand verifications each, and between them this process gets to all other calls.
- * Projects take turns, so that one that asks for much waits for itself only. Work that has queued for `queueTimeoutMs` is refused
- * with service_unavailable, without having begun.
+ * Runs at once as much work as that share of the pool has connections, and for each project one piece; the rest queues. One
+ * at a time is enough for a hundred lists a second of a thousand verifications each, and between them this process gets to all
+ * other calls. Projects take turns, so that one that asks for much waits for itself only. Work that has queued for
+ * `queueTimeoutMs` is refused with service_unavailable, without having begun.
  */
 export function createConcurrencyLimit({ pool }: Database): ConcurrencyLimit {
   let free = Math.max(1, Math.floor(pool.options.max * share));

@@ -128,7 +128,7 @@ export function createDirectory(database: Database): CachedDirectory {
   /** By the credential itself: computing its digest would take longer than all the rest of the look-up. */
   const callers = new LRUCache<string, Remembered<Caller | null>>(atMost(rememberedCredentials));
   const projects = new LRUCache<string, Remembered<Project | null>>(atMost(rememberedCredentials));
-  /** Each holds one list, under the key `all`. */
+  /** Holds one list, under the key `all`, as does `codeLengthLists`. */
   const numberLists = new Map<string, Remembered<Numbers>>();
   const idleNumbers = new LRUCache<string, Remembered<DestinationNumber | undefined>>({
     max: rememberedIdleNumbers,
@@ -228,7 +228,7 @@ export function createDirectory(database: Database): CachedDirectory {
 
   const numbers = () => cachedLookup(numberLists, "all", loadNumbers);
 
-  /** One for both look-ups, like that of the callers. */
+  /** One for all look-ups of numbers, like that of the callers. */
   const numbersObserver = database.observer.batch("numbers");
 
   /**

@@ -87,6 +87,7 @@ export interface AuditLog {
 }
 
 const pageSizes = { usual: 50, most: 200 };
+
 export function readAudit({ audit }: { readonly audit: AuditStore }): AuditLog {
   return {
     async list({ projectId, actor, pageSize, pageToken }) {

@@ -10,7 +10,10 @@ import type { ConcurrencyLimit } from "../concurrency-limit.ts";
 import { asStorageError } from "../database-errors.ts";
 import type { PrismaDatabase, Transaction } from "../prisma.ts";
 
-/** A history holds a connection for several statements. `reading` is the limit of all of them, which leaves some for other calls. */
+/**
+ * A history holds a connection for several statements. `reading` limits all histories together, so that connections are left
+ * for other calls.
+ */
 export function createVerificationHistoryStore(
   { prisma }: PrismaDatabase,
   reading: ConcurrencyLimit,
