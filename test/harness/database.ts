@@ -1,6 +1,7 @@
 import { randomBytes } from "node:crypto";
 import pg from "pg";
-import { inject } from "vitest";
+import { inject, onTestFinished } from "vitest";
+import { type Database, openDatabase } from "../../src/storage/database.ts";
 
 export interface TestDatabase {
   /** For DATABASE_URL of a service under test. */
@@ -52,6 +53,18 @@ export function openPool(config: pg.PoolConfig): pg.Pool {
     await ended;
   }) as typeof pool.end;
   return pool;
+}
+
+/** A database of the running test's own, as the service opens it, with one connection, and a pool for the test's queries. */
+export async function openOwnDatabase(): Promise<{ readonly database: Database; readonly db: pg.Pool }> {
+  const own = await createDatabase();
+  const database = openDatabase(own.connection, { poolSize: 1, onError() {} });
+  const db = openPool(own.connection);
+  onTestFinished(async () => {
+    await Promise.all([database.close(), db.end()]);
+    await own.drop();
+  });
+  return { database, db };
 }
 
 async function administer(statement: string): Promise<void> {

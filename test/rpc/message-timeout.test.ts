@@ -1,9 +1,9 @@
 import { once } from "node:events";
 import http2 from "node:http2";
-import type net from "node:net";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { messageTimeoutSignal, startMessageTimeout } from "../../src/rpc/message-timeout.ts";
 import { shortenTimers } from "../harness/timers.ts";
+import { plainClient } from "./plain-client.ts";
 
 const half = Buffer.of(0, 0, 0, 0, 100);
 const calls = 100;
@@ -19,11 +19,7 @@ test("if a hundred calls of a connection time out at once, each gets its refusal
     });
     request.resume();
   });
-  server.listen(0, "127.0.0.1");
-  onTestFinished(() => void server.close());
-  await once(server, "listening");
-  const client = http2.connect(`http://127.0.0.1:${(server.address() as net.AddressInfo).port}`);
-  onTestFinished(() => client.destroy());
+  const client = await plainClient(server);
   const ends = Array.from({ length: calls }, async () => {
     const call = client.request({ ":method": "POST" });
     call.write(half);
@@ -52,11 +48,7 @@ test("a message that has arrived is not timed any longer", async () => {
     untilThen = ended.mock.calls.flat();
     response.end();
   });
-  server.listen(0, "127.0.0.1");
-  onTestFinished(() => void server.close());
-  await once(server, "listening");
-  const client = http2.connect(`http://127.0.0.1:${(server.address() as net.AddressInfo).port}`);
-  onTestFinished(() => client.destroy());
+  const client = await plainClient(server);
   const call = client.request({ ":method": "POST" });
   call.end(half);
   await once(call.resume(), "close");
@@ -70,11 +62,7 @@ test("a stream whose message nobody reads is closed once its time is up", async 
   shortenTimers(10_000);
   const server = http2.createServer();
   server.on("request", (request) => startMessageTimeout(request, undefined));
-  server.listen(0, "127.0.0.1");
-  onTestFinished(() => void server.close());
-  await once(server, "listening");
-  const client = http2.connect(`http://127.0.0.1:${(server.address() as net.AddressInfo).port}`);
-  onTestFinished(() => client.destroy());
+  const client = await plainClient(server);
   const call = client.request({ ":method": "POST" });
   call.write(half);
   await once(call, "close");

@@ -6,6 +6,7 @@ import { expect, onTestFinished, test, vi } from "vitest";
 import { keepSessions } from "../../src/rpc/sessions.ts";
 import { scheduleStreams } from "../../src/rpc/stream-scheduling.ts";
 import { callHeaders, endHeaders, frame, preface } from "../security/http2-frames.ts";
+import { plainClient } from "./plain-client.ts";
 
 /** Error codes of a reset (RFC 9113, 7). */
 const [protocolError, refusedStream, cancel] = [1, 7, 8];
@@ -136,11 +137,7 @@ test("a call without a body whose end arrives before its turn is read to its end
   server.on("request", (request, response) => {
     request.resume().on("end", () => response.end("received"));
   });
-  server.listen(0, "127.0.0.1");
-  onTestFinished(() => void server.close());
-  await once(server, "listening");
-  const client = http2.connect(`http://127.0.0.1:${(server.address() as net.AddressInfo).port}`);
-  onTestFinished(() => client.destroy());
+  const client = await plainClient(server);
   const call = client.request({ ":method": "POST" });
   call.end();
   const received = await Array.fromAsync(call.setEncoding("utf8"));

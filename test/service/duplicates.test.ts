@@ -22,6 +22,17 @@ async function newMessage(): Promise<SmsFields & { readonly verificationId: stri
   return { to, text, from: newPhone(), verificationId: id };
 }
 
+/** Sends a message to both processes at the same time. */
+async function expectOneEffect(message: Awaited<ReturnType<typeof newMessage>>): Promise<void> {
+  const receipts = await raceTo(service.db, "inbound_message", [
+    () => sourceHere.send(message),
+    () => sourceThere.send(message),
+  ]);
+  const { verificationId } = message;
+  for (const receipt of receipts) expect(receipt).toMatchObject({ outcome: "VERIFIED", verificationId });
+  expect(receipts.filter(({ duplicate }) => duplicate)).toHaveLength(1);
+}
+
 describe("a message with an id that its source has sent before", () => {
   test("gets the first receipt again on any process, and has no effect", async () => {
     const message = { ...(await newMessage()), messageId: "repeated-1" };
@@ -143,14 +154,7 @@ describe("a message with an id that its source has sent before", () => {
   });
 
   test("takes effect once if it reaches two processes at the same time", async () => {
-    const message = { ...(await newMessage()), messageId: "race-1" };
-    const receipts = await raceTo(service.db, "inbound_message", [
-      () => sourceHere.send(message),
-      () => sourceThere.send(message),
-    ]);
-    const { verificationId } = message;
-    for (const receipt of receipts) expect(receipt).toMatchObject({ outcome: "VERIFIED", verificationId });
-    expect(receipts.filter(({ duplicate }) => duplicate)).toHaveLength(1);
+    await expectOneEffect({ ...(await newMessage()), messageId: "race-1" });
   });
 
   test("takes effect once if it reaches two processes at the same time from different senders", async () => {
@@ -329,14 +333,7 @@ describe("a message with the destination, sender and text of an earlier one", ()
   });
 
   test("takes effect once if it reaches two processes at the same time with two ids", async () => {
-    const message = await newMessage();
-    const receipts = await raceTo(service.db, "inbound_message", [
-      () => sourceHere.send(message),
-      () => sourceThere.send(message),
-    ]);
-    const { verificationId } = message;
-    for (const receipt of receipts) expect(receipt).toMatchObject({ outcome: "VERIFIED", verificationId });
-    expect(receipts.filter(({ duplicate }) => duplicate)).toHaveLength(1);
+    await expectOneEffect(await newMessage());
   });
 
   test("takes effect once if it reaches two processes at the same time for an unregistered number", async () => {

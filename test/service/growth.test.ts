@@ -3,7 +3,7 @@
  * grown, as one did that joined the requested ids to all messages.
  */
 import type pg from "pg";
-import { expect, onTestFinished, test, vi } from "vitest";
+import { expect, test, vi } from "vitest";
 import type { NewVerification } from "../../src/core/verification.ts";
 import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
@@ -13,7 +13,7 @@ import { openDatabase } from "../../src/storage/database.ts";
 import { createRetentionTasks } from "../../src/storage/retention.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { clockIsSteady } from "../harness/clock.ts";
-import { createDatabase, openPool } from "../harness/database.ts";
+import { openOwnDatabase } from "../harness/database.ts";
 import { startTestService } from "../harness/service.ts";
 import { startReceiver } from "../webhooks/receiver.ts";
 import { delivered, deliveryWhen, openShop } from "../webhooks/shop.ts";
@@ -215,13 +215,7 @@ test.for([
   settings,
 }) => {
   const left = 40;
-  const own = await createDatabase();
-  const database = openDatabase(own.connection, { poolSize: 1, onError() {} });
-  const db = openPool(own.connection);
-  onTestFinished(async () => {
-    await Promise.all([database.close(), db.end()]);
-    await own.drop();
-  });
+  const { database, db } = await openOwnDatabase();
   await db.query(longAgo, [left]);
   await clockIsSteady(db, "now()");
   await db.query("VACUUM ANALYZE");

@@ -340,6 +340,13 @@ test("a start waits longer than a running service for a database that is slow to
   expect((await fetch(`${started.opsUrl}/readyz`)).status).toBe(200);
 });
 
+/** The time that statements have taken goes on only with `vi.advanceTimersByTime`. */
+function stopRunningTime(): void {
+  vi.useFakeTimers({ toFake: ["performance"] });
+  runAllTheTime();
+  onTestFinished(() => void vi.useRealTimers());
+}
+
 test("a call whose two statements both take long gets 503 before the second one is answered", async () => {
   const proxy = await startCuttableProxy(service.databaseUrl);
   const distant = await service.startAnother({ DATABASE_URL: proxy.patientUrl });
@@ -348,9 +355,7 @@ test("a call whose two statements both take long gets 503 before the second one 
   const first = await shop.create({}, "slow-replay-0000");
   await there.create();
 
-  vi.useFakeTimers({ toFake: ["performance"] });
-  runAllTheTime();
-  onTestFinished(() => void vi.useRealTimers());
+  stopRunningTime();
   const refused = proxy.holdAnswerTo("\0create_new\0");
   const call = replay();
   await refused;
@@ -387,9 +392,7 @@ test.for([
     "call for statistics": async () => (await answerOf((options) => getStatistics({}, options))).code,
   }[what];
 
-  vi.useFakeTimers({ toFake: ["performance"] });
-  runAllTheTime();
-  onTestFinished(() => void vi.useRealTimers());
+  stopRunningTime();
   const lookedUp = proxy.holdAnswerTo("\0caller_api_keys\0");
   const refusal = call();
   await lookedUp;
@@ -420,9 +423,7 @@ test.for([
   };
   const call = face === "REST" ? overRest : overGrpc;
 
-  vi.useFakeTimers({ toFake: ["performance"] });
-  runAllTheTime();
-  onTestFinished(() => void vi.useRealTimers());
+  stopRunningTime();
   const lookedUp = proxy.holdAnswerTo("\0caller_api_keys\0");
   const refusal = call();
   await lookedUp;

@@ -1,10 +1,9 @@
 /** What the search for silent numbers reads of the hourly counts. */
-import { expect, onTestFinished, test } from "vitest";
+import { expect, test } from "vitest";
 import { findSilences } from "../../src/core/find-silences.ts";
 import { type ReceptionRow, silencesIn } from "../../src/core/silence.ts";
-import { openDatabase } from "../../src/storage/database.ts";
 import { createReceptionStore } from "../../src/storage/statistics.ts";
-import { createDatabase, openPool } from "../harness/database.ts";
+import { openOwnDatabase } from "../harness/database.ts";
 
 const numbers = 200;
 const hours = 8 * 24;
@@ -40,13 +39,7 @@ CROSS JOIN LATERAL (
 
 /** A store that has planned its statement on empty tables. */
 async function openStore() {
-  const own = await createDatabase();
-  const database = openDatabase(own.connection, { poolSize: 1, onError() {} });
-  const db = openPool(own.connection);
-  onTestFinished(async () => {
-    await Promise.all([database.close(), db.end()]);
-    await own.drop();
-  });
+  const { database, db } = await openOwnDatabase();
   const store = createReceptionStore(database);
   await store.read();
   return { store, db };

@@ -1,11 +1,10 @@
-import { describe, expect, onTestFinished, test, vi } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import { decodeId, newId } from "../../src/core/ids.ts";
 import { leaseSeconds } from "../../src/core/webhook.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
-import { openDatabase } from "../../src/storage/database.ts";
 import { createWebhookDeliveries } from "../../src/storage/webhook-deliveries.ts";
 import { byTheClock, installClock, moveClock } from "../harness/clock.ts";
-import { createDatabase, openPool } from "../harness/database.ts";
+import { openOwnDatabase } from "../harness/database.ts";
 import { startTestService } from "../harness/service.ts";
 import { answerWith, hang, startReceiver, untilReceived } from "./receiver.ts";
 import { delivered, deliveryWhen, openShop } from "./shop.ts";
@@ -98,13 +97,7 @@ describe("after the database's clock was an hour ahead, without waiting for that
 describe("bringing attempts forward", () => {
   /** Adds retries, given as the minutes from now of the attempt before and of the next one. */
   async function openDeliveries(retries: readonly (readonly [before: number, next: number])[]) {
-    const own = await createDatabase();
-    const database = openDatabase(own.connection, { poolSize: 1, onError() {} });
-    const db = openPool(own.connection);
-    onTestFinished(async () => {
-      await Promise.all([database.close(), db.end()]);
-      await own.drop();
-    });
+    const { database, db } = await openOwnDatabase();
     const ids = retries.map(() => newId());
     const client = await db.connect();
     // The rows that these refer to do not matter.

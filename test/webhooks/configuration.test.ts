@@ -248,6 +248,17 @@ test("setting again what is set makes no version, however often, and enables it"
 });
 
 describe("410 Gone", () => {
+  /** A webhook with its first request in progress, which `answerFirst` answers with 410. */
+  async function withRequestInProgress() {
+    const shop = await openShop(service);
+    const receiver = await startReceiver();
+    const first = Promise.withResolvers<() => void>();
+    receiver.answer = (response) => first.resolve(() => response.writeHead(410).end());
+    const { id: webhookId } = await shop.setWebhook(receiver.url);
+    const id = await shop.event();
+    return { shop, webhookId, id, answerFirst: await first.promise };
+  }
+
   test("disables every version with that URL, with the reason, and stops pending events", async () => {
     const shop = await openShop(service);
     const receiver = await startReceiver(refuseForLong(503));
@@ -372,13 +383,7 @@ describe("410 Gone", () => {
   });
 
   test("that arrives while the secret is rotated disables the new version, too", async () => {
-    const shop = await openShop(service);
-    const receiver = await startReceiver();
-    const first = Promise.withResolvers<() => void>();
-    receiver.answer = (response) => first.resolve(() => response.writeHead(410).end());
-    const { id: oldVersion } = await shop.setWebhook(receiver.url);
-    const id = await shop.event();
-    const answerFirst = await first.promise;
+    const { shop, webhookId: oldVersion, id, answerFirst } = await withRequestInProgress();
     await raceTo(service.db, "audit_entry", [
       () => shop.rotateSecret(),
       async () => {
@@ -392,13 +397,7 @@ describe("410 Gone", () => {
   });
 
   test("that arrives while its event is resent disables it first: the resend is refused", async () => {
-    const shop = await openShop(service);
-    const receiver = await startReceiver();
-    const first = Promise.withResolvers<() => void>();
-    receiver.answer = (response) => first.resolve(() => response.writeHead(410).end());
-    const { id: versionId } = await shop.setWebhook(receiver.url);
-    const id = await shop.event();
-    const answerFirst = await first.promise;
+    const { webhookId: versionId, id, answerFirst } = await withRequestInProgress();
     const holder = await service.db.connect();
     let resent: Promise<{ code: string }>;
     try {
@@ -419,13 +418,7 @@ describe("410 Gone", () => {
   });
 
   test("to a request sent before its secret was rotated disables it nevertheless", async () => {
-    const shop = await openShop(service);
-    const receiver = await startReceiver();
-    const first = Promise.withResolvers<() => void>();
-    receiver.answer = (response) => first.resolve(() => response.writeHead(410).end());
-    const { id: oldVersion } = await shop.setWebhook(receiver.url);
-    const id = await shop.event();
-    const answerFirst = await first.promise;
+    const { shop, webhookId: oldVersion, id, answerFirst } = await withRequestInProgress();
     await shop.rotateSecret();
     await shop.rotateSecret();
     answerFirst();

@@ -12,7 +12,15 @@ import { plainEnvironment } from "../harness/environment.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { raceTo, untilWaiting } from "../service/barrier.ts";
 import { answerWith, hang, startReceiver, untilReceived } from "./receiver.ts";
-import { cancelledCopies, delivered, deliveriesOf, deliveryWhen, endLease, openShop } from "./shop.ts";
+import {
+  cancelledCopies,
+  delivered,
+  deliveriesOf,
+  deliveryWhen,
+  endLease,
+  everything,
+  openShop,
+} from "./shop.ts";
 
 const program = path.join(import.meta.dirname, "../../bin/start.mjs");
 
@@ -160,15 +168,6 @@ describe("claims and results through the storage layer", () => {
   });
 
   afterAll(() => database.close());
-
-  const everything = {
-    limit: 1_000,
-    quickLimit: 1_000,
-    slowLimit: 1_000,
-    slowFirstLimit: 0,
-    perEndpoint: 1_000,
-    endpoints: [],
-  };
 
   /** Claims a new event's attempt; returns the fields of its result that do not depend on the outcome. */
   async function underWay() {

@@ -11,7 +11,7 @@ import { eventsOf } from "../service/pending.ts";
 import { newPhone } from "../service/sms-source.ts";
 import { withinLimit } from "../service/time-limit.ts";
 import { isVerifiedBy, type Payload, startReceiver } from "./receiver.ts";
-import { openShop } from "./shop.ts";
+import { everything, openShop } from "./shop.ts";
 
 /** An API process only: a worker is started at the end of each history; workers that die before are simulated. */
 const service = await startTestService({ ROLES: "api", WEBHOOK_ALLOW_PRIVATE: "true" });
@@ -108,14 +108,7 @@ async function live(steps: readonly Step[]): Promise<void> {
       if (webhook) await shop.removeWebhook();
       webhook = null;
     } else if (step.do === "die") {
-      await deliveries.claim({
-        limit: 1_000,
-        quickLimit: 1_000,
-        slowLimit: 1_000,
-        slowFirstLimit: 0,
-        perEndpoint: 1_000,
-        endpoints: [],
-      });
+      await deliveries.claim(everything);
     } else {
       await endLeases();
     }

@@ -2,6 +2,7 @@
 
 import { expect, vi } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
+import type { ClaimBounds } from "../../src/core/webhook.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import {
   type WebhookDelivery,
@@ -29,6 +30,16 @@ export interface Shop {
   /** Creates a verification and cancels it at once, so that there is an event; returns the verification's id. */
   event(): Promise<string>;
 }
+
+/** Claims everything that is due, whatever is in progress. */
+export const everything: ClaimBounds = {
+  limit: 1_000,
+  quickLimit: 1_000,
+  slowLimit: 1_000,
+  slowFirstLimit: 0,
+  perEndpoint: 1_000,
+  endpoints: [],
+};
 
 let keys = 0;
 
