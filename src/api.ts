@@ -120,7 +120,12 @@ export async function startApi(parts: ApiParts): Promise<ApiAddresses> {
     isReady: async () => (await readiness()) === "ready",
     log,
     tracing: tracing ?? undefined,
-    observer: { begun: metrics.calls.rpcBegun, answered: metrics.calls.rpcAnswered },
+    observer: {
+      begun: metrics.calls.rpcBegun,
+      answered: metrics.calls.rpcAnswered,
+      streamRefused: metrics.calls.rpcStreamRefused,
+      connectionRefused: metrics.calls.rpcConnectionRefused,
+    },
     tls: config.grpcTls,
     trustedProxies: config.trustedProxies,
   });

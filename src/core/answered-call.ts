@@ -24,3 +24,14 @@ export interface AnsweredRpc {
   readonly failureCode: FailureCode | undefined;
   readonly seconds: number;
 }
+
+/**
+ * Why a gRPC stream was refused before it was a call: too many without a valid credential are open, or too many whose credential
+ * is being looked up, or that wait for their turn.
+ */
+export const refusedStreams = ["unauthenticated", "authenticating", "waiting"] as const;
+export type RefusedStream = (typeof refusedStreams)[number];
+
+/** What a connection to the gRPC port failed in. */
+export const refusedConnections = ["tls", "http2"] as const;
+export type RefusedConnection = (typeof refusedConnections)[number];

@@ -1,7 +1,14 @@
 /** Metrics of calls over HTTP and gRPC. Every label takes only the few values that the code can give it. */
 
 import { Counter, Gauge, type Registry } from "prom-client";
-import type { AnsweredRequest, AnsweredRpc } from "../core/answered-call.ts";
+import {
+  type AnsweredRequest,
+  type AnsweredRpc,
+  type RefusedConnection,
+  type RefusedStream,
+  refusedConnections,
+  refusedStreams,
+} from "../core/answered-call.ts";
 import { type FailureCode, failureCodes } from "../failures.ts";
 import { briefBuckets, HistogramFamily, type Observed } from "./histogram-family.ts";
 
@@ -47,6 +54,20 @@ export function createCallMetrics(registry: Registry) {
       }
     },
   });
+  const streamsRefused = new Counter({
+    name: "phoneproof_rpc_streams_refused_total",
+    help: "gRPC streams that were refused before they were calls, by reason",
+    labelNames: ["reason"],
+    registers: [registry],
+  });
+  for (const reason of refusedStreams) streamsRefused.inc({ reason }, 0);
+  const connectionsRefused = new Counter({
+    name: "phoneproof_rpc_connections_refused_total",
+    help: "Connections to the gRPC port that were ended because of what they sent, by reason",
+    labelNames: ["reason"],
+    registers: [registry],
+  });
+  for (const reason of refusedConnections) connectionsRefused.inc({ reason }, 0);
   let charged = 0;
   new Counter({
     name: "phoneproof_usage_calls_total",
@@ -87,6 +108,14 @@ export function createCallMetrics(registry: Registry) {
 
     charged(calls: number): void {
       charged += calls;
+    },
+
+    rpcStreamRefused(reason: RefusedStream): void {
+      streamsRefused.inc({ reason });
+    },
+
+    rpcConnectionRefused(reason: RefusedConnection): void {
+      connectionsRefused.inc({ reason });
     },
 
     rpcBegun(method: string, streaming: boolean): void {

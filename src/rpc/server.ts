@@ -28,6 +28,7 @@ import { createShutdown } from "./shutdown.ts";
 import { scheduleStreams } from "./stream-scheduling.ts";
 import { takeTimeout } from "./timeouts.ts";
 import { tracedGate, tracingInterceptor } from "./tracing-interceptor.ts";
+import { noteRefusedConnections, noteRefusedStreams, type TransportObserver } from "./transport-refusals.ts";
 import { limitUnauthenticatedStreams } from "./unauthenticated-streams.ts";
 import { discardRest } from "./unread-rest.ts";
 
@@ -68,7 +69,7 @@ export function createRpcServer(parts: {
   /** Whether the service can answer now. */
   readonly isReady: () => Promise<boolean>;
   readonly log: Logger;
-  readonly observer: RpcObserver;
+  readonly observer: RpcObserver & TransportObserver;
   /** Undefined: nothing is traced. */
   readonly tracing?: Tracing | undefined;
   readonly tls: TlsSettings | null;
@@ -79,7 +80,8 @@ export function createRpcServer(parts: {
   const shutdown = createShutdown();
   const sessions = keepSessions();
   const openStreams = keepOpenStreams(admission);
-  const unauthenticatedStreams = limitUnauthenticatedStreams();
+  const noteRefused = noteRefusedStreams({ log, observer });
+  const unauthenticatedStreams = limitUnauthenticatedStreams(noteRefused);
 
   const options = {
     settings: { initialWindowSize: streamWindowBytes, maxConcurrentStreams: 1_000 },
@@ -118,7 +120,11 @@ export function createRpcServer(parts: {
         session.setLocalWindowSize(sessionWindowBytes);
       });
       sessions.watch(http2Server as http2.Http2Server);
-      scheduleStreams(http2Server as http2.Http2Server, unauthenticatedStreams.isKnown);
+      scheduleStreams(http2Server as http2.Http2Server, {
+        isKnown: unauthenticatedStreams.isKnown,
+        noteRefused,
+      });
+      noteRefusedConnections(http2Server as http2.Http2Server, { log, observer });
       return http2Server as http2.Http2Server;
     },
   });

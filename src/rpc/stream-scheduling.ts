@@ -10,6 +10,7 @@ import http2, {
   type Http2Session,
   type ServerHttp2Stream,
 } from "node:http2";
+import type { NoteRefusedStream } from "./transport-refusals.ts";
 
 /** Streams that are started per turn of the event loop, on connections without a valid credential so far. */
 const takenInTurn = 32;
@@ -32,7 +33,13 @@ interface Arrival {
  * `isKnown` do not wait; the others take turns, one stream per connection. A connection that keeps resetting its
  * streams is destroyed.
  */
-export function scheduleStreams(server: Http2Server, isKnown: (session: Http2Session) => boolean): void {
+export function scheduleStreams(
+  server: Http2Server,
+  {
+    isKnown,
+    noteRefused,
+  }: { readonly isKnown: (session: Http2Session) => boolean; readonly noteRefused: NoteRefusedStream },
+): void {
   /** Queues of the connections that have streams waiting, in the order of their turns. */
   const queues = new Map<Http2Session, Arrival[]>();
   const resets = new WeakMap<Http2Session, { count: number; at: number }>();
@@ -56,6 +63,7 @@ export function scheduleStreams(server: Http2Server, isKnown: (session: Http2Ses
       return;
     }
     if (waiting >= mostWaiting) {
+      noteRefused("waiting", "in_all");
       arrival.stream.close(http2.constants.NGHTTP2_REFUSED_STREAM);
       return;
     }

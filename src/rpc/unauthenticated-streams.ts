@@ -4,6 +4,7 @@ import { networkOf } from "../admission/network.ts";
 import { StreamBounds } from "../admission/stream-bounds.ts";
 import { refuseInHeaders } from "./refusal.ts";
 import { isOver } from "./stream-scheduling.ts";
+import type { NoteRefusedStream } from "./transport-refusals.ts";
 
 /** Unauthenticated streams: enough for all load balancers and clients that check health; each costs some 30 to 50 KiB. */
 const unauthenticatedLimits = { inAll: 1_000, each: 500 };
@@ -38,7 +39,7 @@ interface Place {
   giveBack(): void;
 }
 
-export function limitUnauthenticatedStreams(): UnauthenticatedStreams {
+export function limitUnauthenticatedStreams(noteRefused: NoteRefusedStream): UnauthenticatedStreams {
   const unauthenticated = new StreamBounds(unauthenticatedLimits);
   const authenticating = new StreamBounds(authenticatingLimits);
   const places = new WeakMap<ServerHttp2Stream, Place>();
@@ -47,7 +48,10 @@ export function limitUnauthenticatedStreams(): UnauthenticatedStreams {
 
   function take(stream: ServerHttp2Stream, network: string, isAuthenticating: boolean): boolean {
     const giveBack = (isAuthenticating ? authenticating : unauthenticated).take(network);
-    if (typeof giveBack === "string") return false;
+    if (typeof giveBack === "string") {
+      noteRefused(isAuthenticating ? "authenticating" : "unauthenticated", giveBack);
+      return false;
+    }
     places.set(stream, { network, isAuthenticating, giveBack });
     return true;
   }
@@ -74,7 +78,11 @@ export function limitUnauthenticatedStreams(): UnauthenticatedStreams {
       refusals -= 1;
     });
     if (refusals > mostRefusals) {
-      stream.session?.destroy();
+      // Without an error, Node would ignore the code.
+      stream.session?.destroy(
+        new Error("too many refusals have not been taken"),
+        http2.constants.NGHTTP2_ENHANCE_YOUR_CALM,
+      );
       return;
     }
     refuseInHeaders(stream, code, message);

@@ -20,7 +20,7 @@ test.for([
 }) => {
   const server = http2.createServer();
   keepSessions().watch(server);
-  scheduleStreams(server, () => false);
+  scheduleStreams(server, { isKnown: () => false, noteRefused: () => {} });
   let taken = 0;
   server.on("request", () => {
     taken += 1;
@@ -54,7 +54,8 @@ function goAwayCodeIn(bytes: Buffer): number | undefined {
 /** A server that gets streams as events, without connections, and the paths of the requests that it has started and refused. */
 function eventServer(known: readonly object[] = []) {
   const server = http2.createServer();
-  scheduleStreams(server, (session) => known.includes(session));
+  const noteRefused = vi.fn();
+  scheduleStreams(server, { isKnown: (session) => known.includes(session), noteRefused });
   const taken: string[] = [];
   server.on("request", ({ url }) => taken.push(url));
   const refused: string[] = [];
@@ -63,7 +64,7 @@ function eventServer(known: readonly object[] = []) {
     const request = { url, stream: { session, closed, destroyed: false, close } };
     server.emit("request", request as unknown as Http2ServerRequest, {} as Http2ServerResponse);
   };
-  return { taken, refused, open };
+  return { taken, refused, noteRefused, open };
 }
 
 const connection = () => ({ destroyed: false }) as unknown as Http2Session;
@@ -111,7 +112,7 @@ test("a client that has cancelled next to nothing for an hour may cancel no more
 });
 
 test("at most 5000 streams wait, not counting those that were cancelled or whose connection has ended", async () => {
-  const { taken, refused, open } = eventServer();
+  const { taken, refused, noteRefused, open } = eventServer();
   const openMany = (session: object, url: string) => {
     for (let opened = 0; opened < 5_000; opened++) open(session, url);
   };
@@ -124,6 +125,7 @@ test("at most 5000 streams wait, not counting those that were cancelled or whose
   expect(refused).toEqual([]);
   open(connection(), "one too many");
   expect(refused).toEqual(["one too many"]);
+  expect(noteRefused.mock.calls).toEqual([["waiting", "in_all"]]);
   ended.destroyed = true;
   await setImmediate();
   expect(taken).toEqual([]);
@@ -133,7 +135,7 @@ test("at most 5000 streams wait, not counting those that were cancelled or whose
 
 test("a call without a body whose end arrives before its turn is read to its end", async () => {
   const server = http2.createServer();
-  scheduleStreams(server, () => false);
+  scheduleStreams(server, { isKnown: () => false, noteRefused: () => {} });
   server.on("request", (request, response) => {
     request.resume().on("end", () => response.end("received"));
   });

@@ -29,7 +29,7 @@ test.for([
 ])("any number of invalid credentials, one after the other, leaves room for the next: $name", ({
   isKnown,
 }) => {
-  const streams = limitUnauthenticatedStreams();
+  const streams = limitUnauthenticatedStreams(() => {});
   const first = newStream();
   if (isKnown) streams.admit(first);
   const { session } = first;
@@ -43,16 +43,18 @@ test.for([
 });
 
 test("an invalid credential for which no place is left among the unauthenticated ends its stream", () => {
-  const streams = limitUnauthenticatedStreams();
+  const noteRefused = vi.fn();
+  const streams = limitUnauthenticatedStreams(noteRefused);
   for (let opened = 0; opened < 500; opened++) streams.open(newStream(), address, false);
   const stream = newStream();
   streams.open(stream, address, true);
   streams.answered(stream);
   expect(stream.closed).toBe(true);
+  expect(noteRefused.mock.calls).toEqual([["unauthenticated", "each"]]);
 });
 
 test("calls on a connection with a valid credential are not counted while theirs is looked up", () => {
-  const streams = limitUnauthenticatedStreams();
+  const streams = limitUnauthenticatedStreams(() => {});
   const first = newStream();
   streams.open(first, address, true);
   streams.admit(first);
@@ -63,39 +65,42 @@ test("calls on a connection with a valid credential are not counted while theirs
 });
 
 test("of the streams whose credential is looked up, one network has at most 2,500 and all have at most 5,000", () => {
-  const streams = limitUnauthenticatedStreams();
+  const noteRefused = vi.fn();
+  const streams = limitUnauthenticatedStreams(noteRefused);
   const open = (from: string) => {
     const stream = Object.assign(newStream(), { respond: vi.fn() });
     return { stream, isOpen: streams.open(stream, from, true) };
   };
   const fill = (from: string) => Array.from({ length: 2_500 }, () => open(from));
   const refusal = [expect.objectContaining({ "grpc-status": String(Code.Unavailable) }), { endStream: true }];
-  const expectRefusal = (from: string) => {
+  const expectRefusal = (from: string, limit: string) => {
     const { stream, isOpen } = open(from);
     expect(isOpen).toBe(false);
     expect(stream.respond.mock.calls).toEqual([refusal]);
     expect(stream.closed).toBe(true);
+    expect(noteRefused.mock.calls).toEqual([["authenticating", limit]]);
+    noteRefused.mockClear();
   };
 
   const [first, second, ...others] = fill(address);
   expect(others.every(({ isOpen }) => isOpen)).toBe(true);
-  expectRefusal(address);
+  expectRefusal(address, "each");
   const further = fill("198.51.100.1");
   expect(further.every(({ isOpen }) => isOpen)).toBe(true);
-  expectRefusal("203.0.113.1");
+  expectRefusal("203.0.113.1", "in_all");
   // Those without a credential have places of their own.
   expect(streams.open(newStream(), "203.0.113.1", false)).toBe(true);
 
   // A place is free once the credential is valid, or the stream has ended.
   if (first) streams.admit(first.stream);
   expect(open("203.0.113.1").isOpen).toBe(true);
-  expectRefusal("203.0.113.1");
+  expectRefusal("203.0.113.1", "in_all");
   second?.stream.close();
   expect(open(address).isOpen).toBe(true);
 });
 
 test("a stream that is over before it is looked at takes no place", () => {
-  const streams = limitUnauthenticatedStreams();
+  const streams = limitUnauthenticatedStreams(() => {});
   for (let opened = 0; opened < 500; opened++) {
     expect(streams.open(Object.assign(newStream(), { closed: true }), address, false)).toBe(false);
   }
@@ -103,7 +108,7 @@ test("a stream that is over before it is looked at takes no place", () => {
 });
 
 test("connections are cut only while more than 10,000 refusals are not taken", () => {
-  const streams = limitUnauthenticatedStreams();
+  const streams = limitUnauthenticatedStreams(() => {});
   const destroy = vi.fn();
   for (let opened = 0; opened < 500; opened++) streams.open(newStream(), address, false);
   const refuse = (count: number, takes: boolean) => {

@@ -1,0 +1,142 @@
+/** Refusals of streams and connections of which no call tells: an operator finds them in the metrics and in the log. */
+
+import { readFile } from "node:fs/promises";
+import net from "node:net";
+import tls from "node:tls";
+import { afterAll, expect, onTestFinished, test, vi } from "vitest";
+import { parseConfig } from "../../src/config.ts";
+import { createLog } from "../../src/log/log.ts";
+import { startService } from "../../src/service.ts";
+import { startTestService } from "../harness/service.ts";
+import { suppressTimers } from "../harness/timers.ts";
+import { scrape } from "../ops/scrape.ts";
+import { certificates } from "./certificates.ts";
+import { connectPlain, leaveOutStackTraces } from "./plain-calls.ts";
+
+const { authority, server, strangersClient } = certificates;
+
+const database = await startTestService();
+
+/** A service on the same database, whose log the tests read. */
+async function startLogging(environment: Record<string, string> = {}) {
+  const written: string[] = [];
+  const output = { waitingBytes: 0, droppedLines: 0, end: async () => {} };
+  const log = createLog("warn", { ...output, write: (lines) => void written.push(lines) });
+  const service = await startService(
+    parseConfig({
+      PORT: "0",
+      GRPC_PORT: "0",
+      OPS_PORT: "0",
+      ROLES: "api",
+      DATABASE_URL: database.databaseUrl,
+      PHONEPROOF_ADMIN_TOKEN: database.adminToken,
+      ...environment,
+    }),
+    log,
+  );
+  afterAll(() => service.close());
+  const { addresses } = service;
+  const refused = async (what: "streams" | "connections", reason: string) =>
+    (await scrape(`http://${addresses.ops}`)).sum(`phoneproof_rpc_${what}_refused_total`, { reason });
+  return {
+    grpcAddress: addresses.grpc,
+    refusedStreams: (reason: string) => refused("streams", reason),
+    refusedConnections: (reason: string) => refused("connections", reason),
+    /** Message and error of the lines about an error since the last call. */
+    lines() {
+      log.flush();
+      const texts = written.splice(0).join("").split("\n");
+      return texts.flatMap((text) => {
+        if (text === "") return [];
+        const { msg, err } = JSON.parse(text);
+        return err === undefined ? [] : [[msg, err.message]];
+      });
+    },
+  };
+}
+
+const plain = await startLogging();
+const ofServer = { GRPC_TLS_CERT: server.cert, GRPC_TLS_KEY: server.key };
+const oneSided = await startLogging(ofServer);
+const mutual = await startLogging({ ...ofServer, GRPC_TLS_CA: authority });
+
+const empty = { message: Buffer.of() };
+const streamsLine = "gRPC streams are refused";
+const connectionLine = "a connection to the gRPC port was refused";
+
+test("unauthenticated streams beyond the limit are counted, and logged in one line however many they are", async () => {
+  // The line's repetition, and the time for responses.
+  suppressTimers(10_000);
+  leaveOutStackTraces();
+  const connection = await connectPlain(plain.grpcAddress);
+  connection.call(900, "grpc.health.v1.Health/Watch", {}, empty);
+  await vi.waitUntil(() => connection.answered.size + connection.ended.size === 900, { timeout: 45_000 });
+  expect(connection.ended.size).toBe(400);
+  expect(await plain.refusedStreams("unauthenticated")).toBe(400);
+  expect(plain.lines()).toEqual([
+    [streamsLine, "one network has as many unauthenticated streams open as it may"],
+  ]);
+});
+
+/** Sends the bytes, if there are any, and waits until the service has closed the connection. */
+async function useUp(socket: net.Socket, bytes = "") {
+  onTestFinished(() => void socket.destroy());
+  // Not by `once`, which rejects on an error.
+  const closed = new Promise((resolve) => socket.on("close", resolve));
+  socket.on("error", () => {}).resume();
+  if (bytes === "") socket.end();
+  else socket.write(bytes, "latin1");
+  await closed;
+}
+
+interface Addressed {
+  readonly grpcAddress: string;
+}
+
+const portOf = ({ grpcAddress }: Addressed) => Number(grpcAddress.split(":")[1]);
+const connect = (to: Addressed) => net.connect(portOf(to), "127.0.0.1");
+const connectTls = (to: Addressed, options: tls.ConnectionOptions) =>
+  tls.connect({ port: portOf(to), host: "127.0.0.1", rejectUnauthorized: false, ...options });
+
+const request = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+test("a connection that does not speak HTTP/2 is counted and logged; one that is closed without a byte is not", async () => {
+  const before = await plain.refusedConnections("http2");
+  await useUp(connect(plain));
+  await useUp(connect(plain), request);
+  await expect.poll(() => plain.refusedConnections("http2")).toBe(before + 1);
+  expect(plain.lines()).toEqual([[connectionLine, "Received bad client magic byte string"]]);
+});
+
+const [cert, key] = await Promise.all([readFile(strangersClient.cert), readFile(strangersClient.key)]);
+
+test.for([
+  {
+    name: "without a certificate",
+    open: () => connectTls(mutual, { ALPNProtocols: ["h2"] }),
+    error: "peer did not return a certificate",
+  },
+  {
+    name: "with a certificate of another authority",
+    open: () => connectTls(mutual, { ALPNProtocols: ["h2"], cert, key }),
+    error: "the client's certificate: UNABLE_TO_VERIFY_LEAF_SIGNATURE",
+  },
+  {
+    name: "that does not ask for HTTP/2",
+    open: () => connectTls(oneSided, {}),
+    service: oneSided,
+    error: "the client does not ask for HTTP/2 (ALPN h2)",
+  },
+  { name: "without TLS", open: () => connect(mutual), error: "http request" },
+])("a client $name is counted and logged; a connection that is closed without a byte is not", async ({
+  open,
+  error,
+  service = mutual,
+}) => {
+  const before = await service.refusedConnections("tls");
+  service.lines();
+  await useUp(connect(service));
+  await useUp(open(), request);
+  await expect.poll(() => service.refusedConnections("tls")).toBe(before + 1);
+  expect(service.lines()).toEqual([[connectionLine, expect.stringContaining(error)]]);
+});
