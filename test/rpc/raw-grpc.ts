@@ -19,7 +19,7 @@ export interface RawCall {
   write(bytes: Uint8Array): void;
   /** Ends this side. */
   halfClose(): void;
-  /** Cancels the call, as a client that disconnects does. */
+  /** Resets the call with CANCEL, without ending this side before. */
   cut(): void;
   /** The next message; undefined after the last. Nothing is read before the first call. */
   next(): Promise<Uint8Array | undefined>;
@@ -50,13 +50,18 @@ export function connectRaw(address: string, { windowBytes = 65_535 } = {}): RawC
 
   return {
     call(path, headers = {}) {
-      const stream = session.request({
-        ":method": "POST",
-        ":path": `/${path}`,
-        "content-type": "application/grpc",
-        te: "trailers",
-        ...headers,
-      });
+      // By Node's `close`, this side would end before the reset.
+      const cancelling = new AbortController();
+      const stream = session.request(
+        {
+          ":method": "POST",
+          ":path": `/${path}`,
+          "content-type": "application/grpc",
+          te: "trailers",
+          ...headers,
+        },
+        { signal: cancelling.signal },
+      );
       stream.on("error", () => {});
       const chunks = messagesOf(stream);
       const closed = new Promise<void>((resolve) => stream.on("close", () => resolve()));
@@ -74,7 +79,7 @@ export function connectRaw(address: string, { windowBytes = 65_535 } = {}): RawC
             stream.write(framed(message, packed), (error) => (error ? reject(error) : resolve()));
           }),
         halfClose: () => stream.end(),
-        cut: () => stream.close(http2.constants.NGHTTP2_CANCEL),
+        cut: () => cancelling.abort(),
         next: async () => (await chunks.next()).value,
         write: (bytes) => void stream.write(bytes),
         status: trailers.then(statusOf),
