@@ -717,11 +717,31 @@ describe("a server that does not start", () => {
     (await lockDataDir(dataDir)).close();
   });
 
-  test("because its directory contains something else says so", async () => {
-    await mkdir(path.join(dataDir, "postgres"));
-    await writeFile(path.join(dataDir, "postgres", "notes.txt"), "mine");
-    await expect(start()).rejects.toThrow('its "postgres" is not a database cluster');
-    expect(await readFile(path.join(dataDir, "postgres", "notes.txt"), "utf8")).toBe("mine");
+  test.for([
+    {
+      what: "a directory with something else",
+      make: async (cluster: string) => {
+        await mkdir(cluster);
+        await writeFile(path.join(cluster, "notes.txt"), "mine");
+      },
+      reason: "it contains notes.txt, and no PG_VERSION",
+    },
+    { what: "a file", make: (cluster: string) => writeFile(cluster, "mine"), reason: "it is a file" },
+    {
+      what: "a link to an empty directory",
+      make: async (cluster: string) => {
+        await mkdir(path.join(dataDir, "elsewhere"));
+        await symlink(path.join(dataDir, "elsewhere"), cluster);
+      },
+      reason: "it is a link to none",
+    },
+  ])("because its database is $what says so before it initialises another", async ({ make, reason }) => {
+    await make(path.join(dataDir, "postgres"));
+    const before = await readdir(dataDir, { recursive: true });
+    // initdb would not begin, for which nothing says more than that it was aborted.
+    const starting = start({ signal: AbortSignal.abort() });
+    await expect(starting).rejects.toThrow(`its "postgres" is not a database cluster: ${reason}`);
+    expect((await readdir(dataDir, { recursive: true })).sort()).toEqual([...before, "postgres.lock"].sort());
   });
 
   // Files cannot grow beyond a few kilobytes, which simulates a full disk.

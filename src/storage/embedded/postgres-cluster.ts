@@ -1,7 +1,7 @@
 /** Creates the files of an embedded Postgres: all of them or none, wherever it is interrupted. */
 import { spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
-import { access, chown, mkdtemp, open, readdir, rename, rm, stat, writeFile } from "node:fs/promises";
+import { access, chown, lstat, mkdtemp, open, readdir, rename, rm, stat, writeFile } from "node:fs/promises";
 import path from "node:path";
 import { chownTree, type Launch } from "./postgres-launch.ts";
 import { reasonIn } from "./postgres-log.ts";
@@ -35,6 +35,7 @@ export async function initialiseCluster(options: {
     }
   }
   if (await exists(path.join(cluster, "PG_VERSION"))) return;
+  await requireNothing(cluster);
 
   const attempt = await mkdtemp(path.join(dataDir, "postgres.new-"));
   try {
@@ -57,14 +58,23 @@ export async function initialiseCluster(options: {
     const kept = passwordFile(made);
     await writeFile(kept, password, { mode: 0o600, flush: true });
     if (launch.owner !== undefined) await chown(kept, launch.owner.uid, launch.owner.gid);
-    await rename(made, cluster).catch((error: Error) => {
-      throw new Error(`its "postgres" is not a database cluster: ${error.message}`);
-    });
+    await rename(made, cluster).catch((error: Error) => Promise.reject(notACluster(error.message)));
     await syncDirectory(dataDir);
   } finally {
     await rm(attempt, { recursive: true, force: true });
   }
 }
+
+/** Initialising takes seconds, and its result can replace only an empty directory. */
+async function requireNothing(cluster: string): Promise<void> {
+  const found = await lstat(cluster).catch(() => undefined);
+  if (found === undefined) return;
+  if (!found.isDirectory()) throw notACluster(`it is a ${found.isSymbolicLink() ? "link to none" : "file"}`);
+  const [name] = await readdir(cluster);
+  if (name !== undefined) throw notACluster(`it contains ${name}, and no PG_VERSION`);
+}
+
+const notACluster = (reason: string) => new Error(`its "postgres" is not a database cluster: ${reason}`);
 
 async function runInitdb(
   initdb: string,
