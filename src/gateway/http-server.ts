@@ -95,8 +95,9 @@ export function createHttpServer(
       maxHeaderSize: maxHeaderBytes,
       headersTimeout: 10_000,
       requestTimeout: 10_000,
-      // Longer than the minute after which load balancers drop idle connections: they must close first.
-      keepAliveTimeout: 75_000,
+      // Longer than the two minutes after which Caddy drops idle connections, others after one: a proxy must close first, or a
+      // request that it sends meanwhile fails.
+      keepAliveTimeout: 130_000,
       connectionsCheckingInterval: 1_000,
       // The gateway refuses a missing Host itself, in the contract's shape.
       requireHostHeader: false,

@@ -56,6 +56,13 @@ async function expire(verification: string): Promise<void> {
   expect(moved).toBe(1);
 }
 
+test("a connection stays open for longer than a proxy keeps it unused", async () => {
+  const { headers } = await merchant(service.httpUrl, (await service.createProject()).testKey).create();
+  const [, seconds] = /^timeout=(\d+)$/.exec(headers.get("keep-alive") ?? "") ?? [];
+  // Caddy's limit. A request that is on its way when the service closes the connection gets 502 from the proxy.
+  expect(Number(seconds)).toBeGreaterThan(120);
+});
+
 describe("a creation", () => {
   test.for([
     "live",
