@@ -12,6 +12,7 @@ import type { VerificationService } from "../core/service.ts";
 import type { GetStatistics } from "../core/statistics.ts";
 import type { TakeInboundMessages } from "../core/take-inbound-messages.ts";
 import type { Tracing } from "../core/tracing.ts";
+import { createListeners } from "../listeners.ts";
 import { admissionGate } from "./admission-gate.ts";
 import { admissionInterceptor } from "./admission-interceptor.ts";
 import { noteFault, type RpcObserver } from "./answered-call.ts";
@@ -79,6 +80,7 @@ export function createRpcServer(parts: {
   const { admission, isReady, log, observer, tracing, tls, trustedProxies } = parts;
   const shutdown = createShutdown();
   const sessions = keepSessions();
+  const listeners = createListeners();
   const openStreams = keepOpenStreams(admission);
   const noteRefused = noteRefusedStreams({ log, observer });
   const unauthenticatedStreams = limitUnauthenticatedStreams(noteRefused);
@@ -188,9 +190,10 @@ export function createRpcServer(parts: {
 
   return {
     async listen(host, port) {
-      await server.listen({ host, port });
-      const address = server.server.address();
-      return typeof address === "object" && address ? address.port : port;
+      const address = await listeners.open(server.server, { host, port }, (options) =>
+        server.listen(options),
+      );
+      return address.port;
     },
     renew(tls) {
       // Session tickets are valid only in the context that issued them: no client resumes a session from before.
@@ -200,7 +203,8 @@ export function createRpcServer(parts: {
       shutdown.begin();
       openStreams.close();
       sessions.close(closeGraceMs);
-      await server.close();
+      listeners.stop();
+      await Promise.all([server.close(), listeners.ended()]);
     },
   };
 }

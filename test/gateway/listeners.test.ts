@@ -3,7 +3,7 @@ import { createServer, type Server } from "node:http";
 import net from "node:net";
 import { setImmediate } from "node:timers/promises";
 import { expect, onTestFinished, test, vi } from "vitest";
-import { createListeners, type Listeners } from "../../src/gateway/listeners.ts";
+import { createListeners, type Listeners } from "../../src/listeners.ts";
 import { freePorts } from "../harness/ports.ts";
 
 interface Opened {

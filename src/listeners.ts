@@ -1,13 +1,12 @@
 /**
- * Accepts an HTTP server's connections through several sockets on one port. In each round of the event loop, Node accepts
+ * Accepts a server's connections through several sockets on one port. In each round of the event loop, Node accepts
  * one connection from each listening socket. With a single socket a busy process accepts a few hundred connections a
  * second: clients that open one for each request, as nginx does unless it is told otherwise, would wait more than
  * ten times as long as those that keep theirs.
  */
 
 import { once } from "node:events";
-import type { Server } from "node:http";
-import net, { type AddressInfo } from "node:net";
+import net, { type AddressInfo, type Server } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 
 /** More accept no more: see docs/performance.md. */
@@ -43,7 +42,9 @@ export function createListeners(): Listeners {
   let isStopped = false;
 
   const listenFurther = async (server: Server, options: net.ListenOptions) => {
-    const listener = net.createServer({ allowHalfOpen: true, noDelay: true }, (socket) =>
+    // Not in its type: whether a connection that its client has ended can still be written to.
+    const { allowHalfOpen } = server as { readonly allowHalfOpen?: boolean };
+    const listener = net.createServer({ allowHalfOpen: allowHalfOpen === true, noDelay: true }, (socket) =>
       server.emit("connection", socket),
     );
     listener.listen(options);
