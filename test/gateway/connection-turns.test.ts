@@ -293,6 +293,10 @@ test.for([
     end: (from, socket) => from.answered(socket, null),
   },
   { name: "a request whose client has left", end: (from, socket) => from.answered(socket, take(from, 1)) },
+  {
+    name: "a request whose client wanted the connection closed, and has left",
+    end: (from) => from.ended(take(from, 1), false),
+  },
 ] as {
   name: string;
   end: (from: ReturnType<typeof turns>, socket: Socket) => void;
@@ -304,6 +308,7 @@ test.for([
   const connection = new Connection();
   connection.destroyed = true;
   for (let over = 0; over < 1_000; over++) end(some, connection.socket);
+  answerFurther(some, 1_000);
   now += 100;
   readAll();
   expect(read(ask(some, 1))).toEqual([false]);
@@ -376,6 +381,15 @@ test("connections that were refused get their share of a process that is kept bu
   for (const { socket } of refused) some.readInTurn(socket);
   await setImmediate();
   expect(read(refused).filter((isRead) => isRead)).toHaveLength(16);
+});
+
+test("connections that wait are read as far as there is room, though most requests are first ones", async () => {
+  const some = turns();
+  for (let ended = 0; ended < 10; ended++) some.ended(null, true);
+  const refused = Array.from({ length: 20 }, () => new Connection());
+  for (const { socket } of refused) some.readInTurn(socket);
+  await setImmediate();
+  expect(read(refused).filter((isRead) => isRead)).toHaveLength(20);
 });
 
 test("of the connections that wait, those that were refused are counted until they are read or have closed", async () => {
