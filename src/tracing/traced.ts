@@ -3,14 +3,7 @@
 import type { CreateVerification } from "../core/create-verification.ts";
 import { encodeId } from "../core/ids.ts";
 import type { InboundMessage, JudgeInboundMessage, Judgement } from "../core/inbound-judgement.ts";
-import {
-  type CreationTraces,
-  isRefusal,
-  reasonOf,
-  type Span,
-  type Tracing,
-  within,
-} from "../core/tracing.ts";
+import { type CreationTraces, reasonOf, type Span, type Tracing, within } from "../core/tracing.ts";
 import type { VerificationUseCases } from "../core/verification-use-cases.ts";
 import type { MakeAttempt } from "../core/webhook.ts";
 
@@ -118,7 +111,7 @@ async function untilLinked<Answer>(
     verificationId = done.verificationId;
     return done.answer;
   } catch (error) {
-    span.fail(reasonOf(error), isRefusal(error));
+    span.fail(reasonOf(error));
     throw error;
   } finally {
     void linkAndEnd(span, traces, verificationId, Date.now());
