@@ -1,8 +1,9 @@
 import { execFileSync } from "node:child_process";
 import { once } from "node:events";
-import { createServer } from "node:http";
-import type { AddressInfo } from "node:net";
+import { createServer, type ServerResponse } from "node:http";
+import net, { type AddressInfo } from "node:net";
 import path from "node:path";
+import { setTimeout as delay, setImmediate } from "node:timers/promises";
 import { create, toBinary } from "@bufbuild/protobuf";
 import { afterAll, expect, onTestFinished, test, vi } from "vitest";
 import { parseConfig } from "../../src/config.ts";
@@ -234,6 +235,10 @@ test("the span of a gRPC call that the service could not answer has failed; one 
   expect((await serverSpanOf(leftTrace)).failed).toBe(false);
 });
 
+/** Finds calls that wait for a lock. The service's own jobs may be waiting too, but their statements do not contain this word. */
+const blockedCharge = `SELECT FROM pg_stat_activity
+  WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%charged%'`;
+
 test("the span of a gRPC call whose client left before the answer is CANCELLED with its request id, and has not failed", async () => {
   const trace = "aaf7651916cd43dd8448eb211c80319c";
   const leaving = new AbortController();
@@ -247,10 +252,7 @@ test("the span of a gRPC call whose client left before the answer is CANCELLED w
         { verificationId: "vrf_01m7yrddhzfyja3hhg9my162t1" },
         { headers: under(trace), signal: leaving.signal },
       );
-    // The service's own jobs may be waiting too, but their statements do not contain this word.
-    const blocked = `SELECT FROM pg_stat_activity
-      WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%charged%'`;
-    const isBlocked = async () => (await service.db.query(blocked)).rowCount === 1;
+    const isBlocked = async () => (await service.db.query(blockedCharge)).rowCount === 1;
     await Promise.all([
       expect(call).rejects.toThrow(),
       vi.waitUntil(isBlocked, { timeout: 45_000 }).finally(() => leaving.abort()),
@@ -263,6 +265,31 @@ test("the span of a gRPC call whose client left before the answer is CANCELLED w
         "error.type": "CANCELLED",
       },
     });
+  } finally {
+    await holder.query("ROLLBACK");
+    holder.release();
+  }
+});
+
+test("the span of a REST call whose client left before the answer has no status, and has not failed", async () => {
+  const trace = "cbf7651916cd43dd8448eb211c80319c";
+  const holder = await service.db.connect();
+  try {
+    await holder.query("BEGIN");
+    await holder.query("LOCK TABLE verification");
+    const { hostname, port } = new URL(service.httpUrl);
+    const socket = net.connect(Number(port), hostname);
+    const head = `Host: localhost\r\nAuthorization: Bearer ${shop.liveKey}\r\ntraceparent: ${under(trace).traceparent}\r\n`;
+    socket.write(`GET /v1/verifications/vrf_01m7yrddhzfyja3hhg9my162t1 HTTP/1.1\r\n${head}\r\n`);
+    await vi.waitUntil(async () => (await service.db.query(blockedCharge)).rowCount === 1, {
+      timeout: 45_000,
+    });
+    // A client that only ends its side could still read the answer.
+    socket.resetAndDestroy();
+    const { attributes, failed } = await serverSpanOf(trace);
+    expect(failed).toBe(false);
+    expect(attributes).toHaveProperty(["phoneproof.request_id"]);
+    expect(attributes).not.toHaveProperty(["http.response.status_code"]);
   } finally {
     await holder.query("ROLLBACK");
     holder.release();
@@ -495,6 +522,47 @@ test("at the end the spans that are left are exported, each with the time at whi
   if (performance.now() - closedFrom > 1_990)
     await collector.spanWhere(({ name }) => name === "the last work");
   expect(collector.spans).toContainEqual(expect.objectContaining({ name: "the last work", endedAt }));
+});
+
+test("spans are exported when the interval between exports has passed", async () => {
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+  onTestFinished(() => void vi.useRealTimers());
+  const settings = { sampler: "always_on", samplerRatio: 1, scheduleDelayMs: 70 };
+  const tracing = openTracing(settings, { onLost() {}, onFound() {} });
+  onTestFinished(() => tracing.close());
+  tracing.begin("work before an export", { kind: "internal" }).end();
+  vi.advanceTimersByTime(70);
+  // Does not poll: vitest's polls move fake timers.
+  while (!collector.spans.some(({ name }) => name === "work before an export")) await setImmediate();
+});
+
+test.for([
+  { name: "refuses spans", answer: (response: ServerResponse) => response.writeHead(400).end() },
+  { name: "does not answer", answer: () => {} },
+])("a collector that $name neither delays the end nor makes it fail", async ({ answer }) => {
+  const unwilling = createServer((request, response) => {
+    request.resume();
+    answer(response);
+  }).listen(0, "127.0.0.1");
+  await once(unwilling, "listening");
+  const { port } = unwilling.address() as AddressInfo;
+  vi.stubEnv("OTEL_EXPORTER_OTLP_ENDPOINT", `http://127.0.0.1:${port}`);
+  const tracing = openTracing(
+    { sampler: "always_on", samplerRatio: 1, scheduleDelayMs: 999_999 },
+    { onLost() {}, onFound() {} },
+  );
+  vi.stubEnv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint);
+  onTestFinished(() => {
+    unwilling.close();
+    unwilling.closeAllConnections();
+  });
+  tracing.begin("the last work", { kind: "internal" }).end();
+  // The exporter itself would wait for ten seconds. Timers fire in the order of their times, however late they are.
+  const outcome = Promise.race([
+    tracing.close().then(() => "closed"),
+    delay(6_000, "waiting", { ref: false }),
+  ]);
+  expect(await outcome).toBe("closed");
 });
 
 test("the headers and resource attributes of the standard variables are sent with the spans", () => {
