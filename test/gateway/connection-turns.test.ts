@@ -200,6 +200,11 @@ test("after a long pause the count of requests in flight starts from zero", () =
   expect(read(ask(some, 1))).toEqual([true]);
   take(some, 1);
   expect(read(ask(some, 1))).toEqual([false]);
+  // Nor are those of before the pause subtracted later.
+  now += 1_000;
+  readAll();
+  take(some, maxInFlight);
+  expect(read(ask(some, 1))).toEqual([false]);
 });
 
 test("requests that began more than eight seconds ago count no more, whether they end or not", () => {

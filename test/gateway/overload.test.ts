@@ -112,6 +112,13 @@ test("once turns have been late for a while, at most one call in four is refused
   statuses.length = 0;
   await ask(10);
   expect(statuses).toEqual(new Array(10).fill(503));
+  // Those were not refused for late turns, of which later ones may be refused all the same.
+  Object.assign(state, { isOverloaded: false, isLate: false });
+  statuses.length = 0;
+  await ask(3);
+  state.isLate = true;
+  await ask(1);
+  expect(statuses).toEqual([204, 204, 204, 503]);
 });
 
 test.for([
