@@ -913,16 +913,36 @@ test.for([
   expect((await counted()).refused).toBe((before.refused ?? 0) + 1);
 });
 
-test("a connection that was given up is closed, though its client goes on sending", async () => {
+test("a connection that was given up is closed a second later, though its client goes on sending", async () => {
   const { hostname, port } = new URL(service.httpUrl);
   const socket = net.connect({ host: hostname, port: Number(port), allowHalfOpen: true });
   const closed = new Promise((resolve) => void socket.on("error", () => {}).on("close", resolve));
+  const begun = performance.now();
   socket.write("GET / HTT\r\n\r\n");
   const ended = once(socket, "end");
   socket.resume();
   await ended;
   const sending = setInterval(() => socket.write("x"), 50);
   onTestFinished(() => clearInterval(sending));
+  await closed;
+  // Not at what it sends next: that would reset the connection, perhaps before the client has read its answer.
+  expect(performance.now() - begun).toBeGreaterThan(990);
+});
+
+test("a connection that is reset after CONNECT, before a request ahead of that was answered, is only closed", async () => {
+  const { testKey: key } = await service.createProject();
+  const path = "/v1/verifications/vrf_reset";
+  const connection = connectionOf(path);
+  const unlock = await lockUsage("LOCK TABLE usage", onTestFinished);
+  const socket = net.connect(Number(new URL(service.httpUrl).port), "127.0.0.1");
+  const head = `Host: localhost\r\nAuthorization: Bearer ${key}\r\n`;
+  socket.write(`GET ${path} HTTP/1.1\r\n${head}\r\nCONNECT a:1 HTTP/1.1\r\nHost: localhost\r\n\r\n`);
+  const accepted = await connection;
+  const closed = new Promise((resolve) => void accepted.on("close", resolve));
+  await untilWaiting(service.db, 1);
+  socket.resetAndDestroy();
+  await unlock();
+  // An error that nobody listens for would end the process.
   await closed;
 });
 

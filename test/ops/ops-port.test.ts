@@ -87,6 +87,14 @@ describe("a server of the ops port", () => {
     await closed;
   });
 
+  test("keeps an idle connection for longer than the minute between two scrapes", async () => {
+    const { port } = await startServer();
+    const agent = new http.Agent({ keepAlive: true });
+    onTestFinished(() => agent.destroy());
+    const [answer] = await once(http.get({ port, host: "127.0.0.1", agent }), "response");
+    expect(answer.resume().headers["keep-alive"]).toBe("timeout=75");
+  });
+
   test("gives a client half a minute to read its response", async () => {
     const { connect } = await startServer();
     const { socket } = await connect();
