@@ -2,6 +2,7 @@ import { once } from "node:events";
 import net from "node:net";
 import { Code, createClient } from "@connectrpc/connect";
 import { describe, expect, onTestFinished, test, vi } from "vitest";
+import { bodyLimitBytes } from "../../src/gateway/http-server.ts";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { transportTo } from "../faults/installation.ts";
 import { merchant } from "../gateway/merchant.ts";
@@ -59,7 +60,7 @@ describe("on each signal that ends a process,", () => {
     return Buffer.concat(pieces).toString("latin1");
   }
 
-  const heads = (text: string) => text.match(/HTTP\/1\.1 \d{3}|^Connection: .*$/gm);
+  const heads = (text: string) => text.match(/HTTP\/1\.1 \d{3}|^Connection: .*$/gim);
   const create = (key: string, body: string) =>
     `POST /v1/verifications HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${liveKey}\r\n` +
     `Content-Type: application/json\r\nIdempotency-Key: ${key}\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
@@ -69,7 +70,7 @@ describe("on each signal that ends a process,", () => {
     const { child, httpUrl, ended } = await start();
     const lock = await beside.db.connect();
     try {
-      await lock.query("BEGIN; LOCK TABLE verification");
+      await lock.query("BEGIN; LOCK TABLE verification, usage");
       const socket = await connect(httpUrl);
       socket.write(requests);
       await untilWaiting(beside.db, 1);
@@ -89,6 +90,11 @@ describe("on each signal that ends a process,", () => {
       "HTTP/1.1 201",
       "Connection: close",
     ]);
+  });
+
+  test("SIGTERM: so is one that is being refused for its body, after which the connection could be kept", async () => {
+    const request = create("too-large-1", `"${"x".repeat(bodyLimitBytes)}"`);
+    expect(await answersAtStop("SIGTERM", request)).toEqual(["HTTP/1.1 400", "connection: close"]);
   });
 
   test("SIGTERM: of requests that are worked on one after the other on a connection, only the last one's answer closes it", async () => {
