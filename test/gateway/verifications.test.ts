@@ -15,8 +15,9 @@ const countedHeaders = {
   "content-length": expect.stringMatching(/^\d+$/),
   "content-type": "application/json; charset=utf-8",
   date: expect.any(String),
-  // Longer than the minute after which load balancers close idle connections.
-  "keep-alive": "timeout=75",
+  // Longer than the two minutes after which Caddy closes unused connections: a request that is on its way when the service closes
+  // one gets 502 from the proxy.
+  "keep-alive": "timeout=130",
   "ratelimit-policy": expect.any(String),
   ratelimit: expect.any(String),
   "x-request-id": expect.stringMatching(/^req_[0-7][0-9a-hjkmnp-tv-z]{25}$/),
@@ -56,13 +57,6 @@ async function expire(verification: string): Promise<void> {
   });
   expect(moved).toBe(1);
 }
-
-test("a connection stays open for longer than a proxy keeps it unused", async () => {
-  const { headers } = await merchant(service.httpUrl, (await service.createProject()).testKey).create();
-  const [, seconds] = /^timeout=(\d+)$/.exec(headers.get("keep-alive") ?? "") ?? [];
-  // Caddy's limit. A request that is on its way when the service closes the connection gets 502 from the proxy.
-  expect(Number(seconds)).toBeGreaterThan(120);
-});
 
 describe("a creation", () => {
   test.for([
