@@ -28,11 +28,18 @@ const receiver = await startReceiver();
 const home = await mkdtemp(path.join(os.tmpdir(), "phoneproof-docs-"));
 afterAll(() => rm(home, { recursive: true, maxRetries: 3 }));
 
-/** Runs commands for shells: a request has the directory, the environment and the arguments, an answer is for the shell's eval. */
+let lastCommand: Promise<unknown> = Promise.resolve();
+
+/**
+ * Runs commands for shells: a request has the directory, the environment and the arguments, an answer is for the shell's eval. One
+ * after the other: for two at once, another process would be started.
+ */
 const commandServer = createServer(async (request, response) => {
   const [cwd = "", variables = "", ...args] = (await text(request)).split("\0").slice(0, -1);
   const environment = variables.split("\n").map((line) => line.split(/=(.*)/).slice(0, 2));
-  const { code, stdout, stderr } = await run(args, Object.fromEntries(environment), cwd);
+  const command = lastCommand.then(() => run(args, Object.fromEntries(environment), cwd));
+  lastCommand = command.catch(() => {});
+  const { code, stdout, stderr } = await command;
   const quoted = (output: string) => `'${output.replaceAll("'", "'\\''")}'`;
   response.end(`printf %s ${quoted(stdout)}; printf %s ${quoted(stderr)} >&2; exit ${code}`);
 }).listen(0, "127.0.0.1");
@@ -197,6 +204,7 @@ async function runBlock(code: string, known: Known, signal: AbortSignal): Promis
       PHONEPROOF_API_KEY: known.words.get("pp_test_…") ?? "",
       // The package is already built; building it again could break a test that uses it at the same time.
       npm_config_ignore_scripts: "true",
+      NODE_COMPILE_CACHE: process.env.NODE_COMPILE_CACHE,
       PYTHONDONTWRITEBYTECODE: "1",
     },
     stdio: ["ignore", "pipe", "pipe"],
