@@ -73,7 +73,8 @@ async function waitingFor(key: number, through: pg.Client | pg.Pool = client): P
   return rows[0].waiting;
 }
 
-const until = { timeout: 45_000, interval: 10 };
+// Several waits last for the five seconds after which a migration yields a table.
+const until = { timeout: 45_000, interval: 50 };
 
 test("migrations are applied once, in the order of their names, and recorded as Prisma does", async () => {
   await migration(second, "ALTER TABLE fruit ADD name text;");
