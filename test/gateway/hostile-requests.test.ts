@@ -755,6 +755,80 @@ describe("a client that stops sending", () => {
     expectHere(received.match(/HTTP\/1\.1 \d+/g)).toEqual(["HTTP/1.1 404"]);
   });
 
+  async function statusesOf(socket: net.Socket) {
+    const pieces: Buffer[] = [];
+    for await (const piece of socket) pieces.push(piece);
+    const text = Buffer.concat(pieces).toString("latin1");
+    return text.match(/HTTP\/1\.1 \d+/g);
+  }
+
+  test.concurrent("in the middle of a head, which this side does not read, still gets the answers before it", async ({
+    expect: expectHere,
+    onTestFinished,
+  }) => {
+    const path = "/openapi.json?head";
+    const connection = connectionOf(path);
+    const { hostname, port } = new URL(service.httpUrl);
+    const socket = net.connect(Number(port), hostname).pause();
+    onTestFinished(() => void socket.destroy());
+    // More than the kernel takes.
+    const count = 100;
+    socket.write(`${`GET ${path} HTTP/1.1\r\nHost: localhost\r\n\r\n`.repeat(count)}GET /v1/n`);
+    const accepted = await connection;
+    await vi.waitUntil(() => accepted.writableNeedDrain, { timeout: 45_000 });
+    // As if its turn came late under overload.
+    pauseReading(accepted);
+    await timeoutOf(accepted);
+    expectHere(accepted.writableNeedDrain).toBe(true);
+    expectHere(await statusesOf(socket)).toEqual(new Array(count).fill("HTTP/1.1 200"));
+  });
+
+  test("gets its answers, also one that is ready and waits for the one before", async () => {
+    const { projectId, testKey: key } = await service.createProject();
+    await merchant(service.httpUrl, key).create();
+    const unlock = await lockUsage(
+      `SELECT FROM usage WHERE project_id = '${decodeId("prj_", projectId)}' FOR UPDATE`,
+      onTestFinished,
+    );
+    const path = "/openapi.json?ready";
+    const connection = connectionOf(path);
+    const { hostname, port } = new URL(service.httpUrl);
+    const socket = net.connect({ host: hostname, port: Number(port), allowHalfOpen: true });
+    onTestFinished(() => void socket.destroy());
+    const head = `Host: localhost\r\nAuthorization: Bearer ${key}\r\n`;
+    socket.write(`${get}${head}\r\nGET ${path} HTTP/1.1\r\n${head}\r\n`);
+    const accepted = await connection;
+    // It is answered after the other, which takes as long.
+    await (await fetch(`${service.httpUrl}/openapi.json`)).text();
+    socket.end();
+    await once(accepted, "end");
+    await unlock();
+    expect(await statusesOf(socket)).toEqual(["HTTP/1.1 404", "HTTP/1.1 200"]);
+  });
+
+  test.concurrent("in the middle of a body that its event stream does not need keeps the stream", async ({
+    expect: expectHere,
+    onTestFinished,
+  }) => {
+    const shop = merchant(service.httpUrl, testKey);
+    const { body } = await shop.create();
+    const path = `${new URL(body.verification_url).pathname}/events`;
+    const connection = connectionOf(path);
+    const { hostname, port } = new URL(service.httpUrl);
+    const socket = net.connect(Number(port), hostname);
+    onTestFinished(() => void socket.destroy());
+    let received = "";
+    socket.on("data", (piece) => {
+      received += piece;
+    });
+    socket.write(`GET ${path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{`);
+    await timeoutOf(await connection);
+    await shop.cancel(body.id);
+    await vi.waitUntil(() => socket.closed, { timeout: 45_000 });
+    expectHere(received).toMatch(/^HTTP\/1\.1 200 .*"status":"pending".*"status":"cancelled"/s);
+    expectHere(received.match(/HTTP\/1\.1/g)).toHaveLength(1);
+  });
+
   test.concurrent("before its first byte gets no answer", async ({ expect: expectHere }) => {
     expectHere(await exchange(service.httpUrl, "")).toEqual([]);
   });

@@ -1,9 +1,12 @@
+import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import { once } from "node:events";
+import { Server } from "node:http";
 import net from "node:net";
 import { Code, createClient } from "@connectrpc/connect";
 import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { bodyLimitBytes } from "../../src/gateway/http-server.ts";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { runningTime } from "../../src/running-time.ts";
 import { transportTo } from "../faults/installation.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
@@ -52,12 +55,6 @@ describe("on each signal that ends a process,", () => {
     onTestFinished(() => void socket.destroy());
     await once(socket, "connect");
     return socket;
-  }
-
-  async function readToEnd(socket: net.Socket): Promise<string> {
-    const pieces: Buffer[] = [];
-    for await (const piece of socket) pieces.push(piece);
-    return Buffer.concat(pieces).toString("latin1");
   }
 
   const heads = (text: string) => text.match(/HTTP\/1\.1 \d{3}|^Connection: .*$/gim);
@@ -136,6 +133,65 @@ describe("on each signal that ends a process,", () => {
       await closed;
     }
   });
+});
+
+async function readToEnd(socket: net.Socket): Promise<string> {
+  const pieces: Buffer[] = [];
+  for await (const piece of socket) pieces.push(piece);
+  return Buffer.concat(pieces).toString("latin1");
+}
+
+/**
+ * A connection, read only after `resume`, that the service in this process has accepted by one of the sockets that its HTTP
+ * server does not know of.
+ */
+async function connectToFurther(httpUrl: string): Promise<net.Socket> {
+  const { hostname, port } = new URL(httpUrl);
+  for (;;) {
+    const socket = net.connect({ host: hostname, port: Number(port) }).pause();
+    onTestFinished(() => void socket.destroy());
+    const accepted = new Promise<net.Socket>((resolve) => {
+      const look = (message: unknown) => {
+        const { socket: one } = message as { socket: net.Socket };
+        if (one.remotePort !== socket.localPort) return;
+        unsubscribe("net.server.socket", look);
+        resolve(one);
+      };
+      subscribe("net.server.socket", look);
+    });
+    // Not in its type.
+    const { _server } = (await accepted) as net.Socket & { readonly _server: net.Server };
+    if (!(_server instanceof Server)) return socket;
+    socket.destroy();
+  }
+}
+
+test("a stop lasts until the last answer that is being sent has been taken, and each connection is closed after its last one", async () => {
+  const other = await beside.startAnother();
+  const request = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  // More than the kernel takes.
+  const count = 100;
+  const sockets = [await connectToFurther(other.httpUrl), await connectToFurther(other.httpUrl)];
+  for (const socket of sockets) socket.write(request.repeat(count));
+  // Answered last, on a connection of its own.
+  expect((await merchant(other.httpUrl, liveKey).read("vrf_none")).status).toBe(404);
+  // No time passes after which connections are cut off.
+  const clock = vi.spyOn(runningTime, "now").mockReturnValue(runningTime.now());
+  onTestFinished(() => clock.mockRestore());
+  let isClosed = false;
+  const closed = other.close().then(() => {
+    isClosed = true;
+  });
+  await expect.poll(() => stopped(other.httpUrl)).toBe(true);
+  for (const socket of sockets) {
+    // Longer than the rest of the stop takes.
+    for (let query = 0; query < 50; query++) await beside.db.query("SELECT");
+    expect(isClosed).toBe(false);
+    const text = await readToEnd(socket);
+    expect(text.match(/HTTP\/1\.1 200/g)).toHaveLength(count);
+    expect(text.endsWith("}")).toBe(true);
+  }
+  await closed;
 });
 
 /** Whether the process has stopped listening. */
