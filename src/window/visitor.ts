@@ -34,7 +34,7 @@ export function languageOf(acceptLanguage: string | undefined): Language {
  */
 export function platformOf(userAgent: string | undefined): Platform {
   if (userAgent === undefined || userAgent.includes("iPad")) return "desktop";
-  if (/iPhone|iPod/.test(userAgent)) return "ios";
+  if (userAgent.includes("iPhone")) return "ios";
   return /Mobile|Opera Mini|\bSM-F\d/.test(userAgent) ? "android" : "desktop";
 }
 
