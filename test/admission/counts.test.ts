@@ -1,4 +1,4 @@
-import { expect, test } from "vitest";
+import { expect, onTestFinished, test, vi } from "vitest";
 import { type CountsOf, mostKeys, ownCounts } from "../../src/admission/counts.ts";
 import { createRateLimits } from "../../src/admission/rate-limits.ts";
 import { createWindowLimits, requestsPerAddress } from "../../src/admission/window-limits.ts";
@@ -32,6 +32,20 @@ test("all addresses of an IPv6 /64 network open 3,000 new windows a minute toget
   await limits.take("2001:db8:0:1::", "one more");
 });
 
+test("a window that is in use stays remembered, however many are opened after it", async () => {
+  const limits = createWindowLimits(ownCounts);
+  limits.opened("in use");
+  for (let opened = 1; opened < 30_000; opened++) {
+    if (opened === 15_000) await limits.take("192.0.2.1", "in use");
+    limits.opened(`another ${opened}`);
+  }
+  for (let request = 0; request < requestsPerAddress; request++) {
+    await limits.take("192.0.2.1", `unknown ${request}`);
+  }
+  await expect(limits.take("192.0.2.1", "another 1")).rejects.toThrow("Too many calls");
+  await limits.take("192.0.2.1", "in use");
+});
+
 test("a caller over a limit is told to wait for a second even if the store's minute is just over", async () => {
   const refused = expect.objectContaining({ code: "rate_limited", retryAfterSeconds: 1 });
   const rates = createRateLimits(inOneStore(0));
@@ -49,6 +63,17 @@ test("each key has a minute of its own, and each name keys of its own", async ()
   expect(second.msBeforeNext).toBeLessThan(60_000);
   expect((await calls.consume("other")).consumedPoints).toBe(1);
   expect((await guesses.consume("one")).consumedPoints).toBe(1);
+});
+
+test("once a key's minute is over, another one begins", async () => {
+  const { consume } = ownCounts("calls");
+  const clock = vi.spyOn(performance, "now").mockReturnValue(1_000);
+  onTestFinished(() => clock.mockRestore());
+  await consume("one");
+  clock.mockReturnValue(60_999);
+  expect(await consume("one")).toEqual({ consumedPoints: 2, msBeforeNext: 1 });
+  clock.mockReturnValue(61_000);
+  expect(await consume("one")).toEqual({ consumedPoints: 1, msBeforeNext: 60_000 });
 });
 
 test("however many addresses there are, the counts of the last ones are kept, and of those that go on", async () => {

@@ -355,7 +355,7 @@ describe("failed authentications", () => {
     {
       name: "as no valid address, and so as the proxy's own",
       addressOf: (attempt: number) => `unknown-${attempt}`,
-      others: { "x192.0.2.18:1024": 429, "127.0.0.1": 429 },
+      others: { "x192.0.2.18:1024": 429, "999.0.2.18:1024": 429, "127.0.0.1": 429 },
     },
   ])("from one address count together if a proxy writes it $name", async ({ addressOf, others }) => {
     const shop = merchant(service.httpUrl, "wrong");

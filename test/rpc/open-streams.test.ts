@@ -13,6 +13,7 @@ import { pino } from "pino";
 import { describe, expect, onTestFinished, test, vi } from "vitest";
 import type { Admission } from "../../src/admission/admission.ts";
 import { decodeId } from "../../src/core/ids.ts";
+import { Failure, type FailureCode } from "../../src/failures.ts";
 import { Health, HealthCheckResponse_ServingStatus } from "../../src/gen/proto/health/v1/health_pb.ts";
 import {
   InboundMessageService,
@@ -236,6 +237,32 @@ test("the credential of each open stream is checked every second, without any no
     vi.advanceTimersByTime(1);
     expect(authenticate).toHaveBeenCalledTimes(checks);
   }
+});
+
+test("a check that fails for want of the database ends no stream; one that finds the credential revoked ends all that have it", async () => {
+  vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
+  onTestFinished(() => void vi.useRealTimers());
+  const streams = keepOpenStreams({ onRevision: () => ({ stop: () => {} }) });
+  onTestFinished(streams.close);
+  let code: FailureCode = "service_unavailable";
+  const ended: string[] = [];
+  for (const name of ["first", "second"]) {
+    streams.add({
+      caller,
+      credential: "Bearer token",
+      authenticate: async () => {
+        throw new Failure(code);
+      },
+      end: (failure) => ended.push(`${name}: ${failure.code}`),
+    });
+  }
+  vi.advanceTimersByTime(1_000);
+  await new Promise(setImmediate);
+  expect(ended).toEqual([]);
+  code = "invalid_api_key";
+  vi.advanceTimersByTime(1_000);
+  await new Promise(setImmediate);
+  expect(ended).toEqual(["first: invalid_api_key", "second: invalid_api_key"]);
 });
 
 /** The counted refusals over gRPC, by code. */

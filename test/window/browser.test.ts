@@ -609,6 +609,8 @@ test("if copying fails, the text is selected and the window asks the person to c
   // Unlike the word that a value was copied, this stays.
   await page.clock.runFor(60_000);
   expect(await page.getByText("직접 복사해 주세요").isVisible()).toBe(true);
+  // For everybody, not only for screen readers, whose texts take a single pixel.
+  expect((await page.locator("[data-feedback]").boundingBox())?.height).toBeGreaterThan(10);
   expect(await page.evaluate("getSelection().toString()")).toBe(window.text);
   expect(await page.getByRole("button", { name: "문자 내용 복사" }).textContent()).toBe("복사");
 });
@@ -1003,6 +1005,11 @@ test.for([
   expect(await askedIn(10, 33)).toBeGreaterThanOrEqual(9);
   // A screen reader would read it again and again.
   expect(await page.evaluate("said")).toEqual([expect.stringContaining("다시 연결하고 있어요")]);
+  // After an answer, the next refusal counts as the first.
+  await page.unroute("**/status");
+  await askedIn(1, 33);
+  await page.route("**/status", (route) => route.fulfill(answer));
+  expect(await askedIn(3, 3)).toBeGreaterThanOrEqual(2);
 });
 
 test("while a status request is unanswered the window makes no other", async () => {

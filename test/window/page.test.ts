@@ -410,6 +410,8 @@ test("wrong, outdated and malformed tokens get the same friendly 404 page, which
   expect(pages[0]?.text).toContain("열 수 없는 페이지예요");
   expect(pages[0]?.headers.get("content-security-policy")).toContain("default-src 'none'");
   for (const { text } of pages) expect(text).not.toContain("Shop");
+  // Opening it again leads to the same page.
+  expect(pages[0]?.text).not.toContain("다시 열기");
   for (const path of ["/events", "/status"]) expect((await old.get(path)).status).toBe(404);
   expect((await old.play({})).status).toBe(404);
   expect((await live.get("")).status).toBe(200);

@@ -175,6 +175,15 @@ test("a program is refused in JSON, with the contract's error object: without a 
   expect(answers).toContainEqual([429, "rate_limited", expect.any(String)]);
 });
 
+test("without JavaScript, the page that refuses a message too many leads back to the window", async () => {
+  const window = await createWindow(service, project);
+  const body = new URLSearchParams({ from: newPhone(), text: "안녕하세요", carrier: "" });
+  const send = () => fetch(`${window.url}/messages?lang=en`, { method: "POST", body, redirect: "manual" });
+  const refused = (await Promise.all(Array.from({ length: 31 }, send))).find(({ status }) => status === 429);
+  const [, link = ""] = /<a class="button" href="([^"]+)">/.exec((await refused?.text()) ?? "") ?? [];
+  expect(new URL(link, `${window.url}/messages`).href).toBe(`${window.url}?lang=en`);
+});
+
 test("the form works without JavaScript, and the page shows the receipt", async () => {
   const window = await createWindow(service, project);
   const body = new URLSearchParams({ from: newPhone(), text: "안녕하세요\r\n", carrier: "" });
