@@ -1,9 +1,16 @@
 import { once } from "node:events";
 import http2 from "node:http2";
 import { gzipSync } from "node:zlib";
-import { fromBinary, toBinary } from "@bufbuild/protobuf";
+import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { afterAll, describe, expect, onTestFinished, test, vi } from "vitest";
+import type { Call } from "../../src/core/call.ts";
+import type { InboundReceipt } from "../../src/core/take-inbound-messages.ts";
+import { Failure } from "../../src/failures.ts";
+import {
+  InboundMessageWireSchema,
+  StreamInboundMessagesRequestWireSchema,
+} from "../../src/gen/proto/phoneproof/internal/v1/inbound_message_wire_pb.ts";
 import {
   InboundMessageSchema,
   InboundMessageService,
@@ -11,6 +18,7 @@ import {
   StreamInboundMessagesResponseSchema,
 } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
+import { streamInboundMessages } from "../../src/rpc/inbound-message-service.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { atFileEnd } from "../harness/endings.ts";
 import { type Receipt, startTestService, type TestService } from "../harness/service.ts";
@@ -729,6 +737,70 @@ const isRefused = (url: string) =>
     () => false,
     () => true,
   );
+
+/** A stream whose client goes on sending and whose messages get no receipt until `settle`, which gives them all theirs. */
+function unsettledStream(signal: AbortSignal) {
+  const state = { taken: 0, isLeft: false };
+  const settles: (() => void)[] = [];
+  async function* requests() {
+    const messages = times(1_000, () => create(InboundMessageWireSchema));
+    try {
+      for (let sent = 0; sent < 10; sent++)
+        yield create(StreamInboundMessagesRequestWireSchema, { messages });
+      await new Promise(() => {});
+    } finally {
+      state.isLeft = true;
+    }
+  }
+  const receipt: InboundReceipt = {
+    messageId: "1",
+    outcome: "no_match",
+    verificationId: null,
+    duplicate: false,
+  };
+  const responses = streamInboundMessages(
+    requests(),
+    {} as Call,
+    {
+      takeMessages(messages, _call, receivers) {
+        state.taken += messages.length;
+        for (const receiver of receivers) settles.push(() => receiver.resolve(receipt));
+        return undefined;
+      },
+      process: { unsettled: 0 },
+    },
+    signal,
+  );
+  const ended = (async () => {
+    let receipts = 0;
+    try {
+      for await (const response of responses) receipts += response.receipts.length;
+    } catch (error) {
+      return { receipts, error };
+    }
+    return { receipts, error: undefined };
+  })();
+  return { state, ended, settle: () => settles.forEach((settle) => void settle()) };
+}
+
+test("a stream that is held back when the service stops takes no more of what its client has sent", async () => {
+  const stopping = new AbortController();
+  const reason = new Failure("service_unavailable");
+  const { state, ended, settle } = unsettledStream(stopping.signal);
+  await vi.waitUntil(() => state.taken === 5_000, { timeout: 45_000 });
+  stopping.abort(reason);
+  await vi.waitUntil(() => state.isLeft, { timeout: 45_000 });
+  settle();
+  expect(await ended).toEqual({ receipts: 5_000, error: reason });
+  expect(state.taken).toBe(5_000);
+});
+
+test("a stream that begins when the service is stopping takes nothing, and ends at once", async () => {
+  const reason = new Failure("service_unavailable");
+  const { state, ended } = unsettledStream(AbortSignal.abort(reason));
+  expect(await ended).toEqual({ receipts: 0, error: reason });
+  expect(state.taken).toBe(0);
+});
 
 test("an idle stream also ends with UNAVAILABLE when the service stops", async () => {
   const stopping = await startTestService();
