@@ -616,6 +616,23 @@ test("if copying fails, the text is selected and the window asks the person to c
   expect(await page.evaluate("getSelection().toString()")).toBe(window.text);
 });
 
+test("without a clipboard API, as in many web views, what is selected is copied", async () => {
+  const window = await live();
+  const page = await (await person(browser, "android")).newPage();
+  await page.addInitScript({
+    content: `Object.defineProperty(navigator, "clipboard", { value: undefined });
+      globalThis.commands = [];
+      document.execCommand = (name) => {
+        commands.push(name + " " + getSelection());
+        return true;
+      };`,
+  });
+  await page.goto(window.url);
+  await page.getByRole("button", { name: "문자 내용 복사" }).tap();
+  await page.locator("[data-feedback]").getByText("복사됨").waitFor({ state: "attached" });
+  expect(await page.evaluate("commands")).toEqual([`copy ${window.text}`]);
+});
+
 test("with the keyboard the SMS link is the first stop, and after the result the close button is the next", async () => {
   const window = await live({ parent_origin: site.origin });
   const page = await (await person(browser, "android")).newPage();
