@@ -1,5 +1,6 @@
 /** Refusals of streams and connections of which no call tells: an operator finds them in the metrics and in the log. */
 
+import { once } from "node:events";
 import { readFile } from "node:fs/promises";
 import net from "node:net";
 import tls from "node:tls";
@@ -100,9 +101,18 @@ const connectTls = (to: Addressed, options: tls.ConnectionOptions) =>
 
 const request = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-test("a connection that does not speak HTTP/2 is counted and logged; one that is closed without a byte is not", async () => {
+/** As load balancers do once they have seen that the port is open. */
+async function reset(socket: net.Socket) {
+  await once(socket, "connect");
+  // The service has accepted the connection once it has sent its settings.
+  await once(socket, "data");
+  socket.resetAndDestroy();
+}
+
+test("a connection that does not speak HTTP/2 is counted and logged; one that is closed or reset without a byte is not", async () => {
   const before = await plain.refusedConnections("http2");
   await useUp(connect(plain));
+  await reset(connect(plain));
   await useUp(connect(plain), request);
   await expect.poll(() => plain.refusedConnections("http2")).toBe(before + 1);
   expect(plain.lines()).toEqual([[connectionLine, "Received bad client magic byte string"]]);
