@@ -10,7 +10,6 @@ import type { FaultyCall } from "./answered-call.ts";
 import { toMessageFailure } from "./message-errors.ts";
 import { messageTimeoutSignal } from "./message-timeout.ts";
 import { connectError } from "./refusal.ts";
-import { endAfterAnswer, endAfterTrailers } from "./stream-ending.ts";
 import { isOver } from "./stream-scheduling.ts";
 
 /** How long a complete response waits for its client, which may grant no HTTP/2 window and hold the response for ever. */
@@ -116,7 +115,6 @@ export function grpcResponse(parts: {
       const [status, headers] = this.#heldHead ?? [];
       if (status === undefined || messageTimeoutSignal(this.req)?.aborted) {
         super.addTrailers(trailers);
-        if (!this.req.complete) endAfterTrailers(this.stream);
         return;
       }
       this.#heldHead = undefined;
@@ -125,7 +123,6 @@ export function grpcResponse(parts: {
       // Not by `writeHead`, which waits for trailers: until they are sent, Node does not close a stream whose request nobody reads.
       const all = { ":status": status, ...(headers as unknown as OutgoingHttpHeaders), ...trailers };
       this.stream.respond(all, { endStream: true });
-      if (!this.req.complete) endAfterAnswer(this.stream);
     }
 
     #withOwnError(trailers: OutgoingHttpHeaders): OutgoingHttpHeaders {

@@ -1,12 +1,12 @@
 /** Requests with a single message: the message must arrive in time, or the call is refused. */
 
 import { getEventListeners } from "node:events";
-import http2, { type Http2ServerRequest } from "node:http2";
+import http2, { type Http2ServerRequest, type Http2Session, type ServerHttp2Stream } from "node:http2";
 import { Code, ConnectError, createContextKey } from "@connectrpc/connect";
 import type { UniversalHandler } from "@connectrpc/connect/protocol";
 import { around, bytesOf } from "./handlers.ts";
 import { incompleteMessage, toConnectError } from "./message-errors.ts";
-import { endAfterTrailers } from "./stream-ending.ts";
+import { isOver } from "./stream-scheduling.ts";
 
 /** The gateway's timeout for a request. */
 const wholeWithinMs = 10_000;
@@ -32,7 +32,8 @@ export function startMessageTimeout(request: Http2ServerRequest, timeoutMs: numb
   signals.set(request, overdue.signal);
 
   function refuse(refusal: ConnectError): void {
-    endAfterTrailers(stream);
+    // Node sends the frames between this turn of the event loop and the one after the next.
+    stream.once("wantTrailers", () => setImmediate(() => setImmediate(endWhenSent, stream)));
     overdue.abort(refusal);
   }
 
@@ -51,6 +52,37 @@ export function startMessageTimeout(request: Http2ServerRequest, timeoutMs: numb
       : setTimeout(end, wholeWithinMs);
   const arrived = () => clearTimeout(timer);
   request.once("end", arrived).once("close", arrived);
+}
+
+/** Pause between two checks whether a connection's frames have been sent. */
+const checkEveryMs = 50;
+
+/** Streams whose refusals are being sent, by connection. */
+const refusing = new WeakMap<Http2Session, Set<ServerHttp2Stream>>();
+
+/**
+ * A reset would overtake the refusal, so it waits until the connection has nothing left to send. All waiting streams
+ * are then closed together, since the reset of one has to be sent, too.
+ */
+function endWhenSent(stream: ServerHttp2Stream): void {
+  const { session } = stream;
+  if (session === undefined) return;
+  const waiting = refusing.get(session) ?? new Set();
+  waiting.add(stream);
+  if (refusing.has(session)) return;
+  refusing.set(session, waiting);
+  setImmediate(endAllSent, session, waiting);
+}
+
+/** The stream of a client that takes nothing is closed by the time limit of any response. */
+function endAllSent(session: Http2Session, waiting: Set<ServerHttp2Stream>): void {
+  const open = [...waiting].filter((stream) => !isOver(stream));
+  if (open.length > 0 && session.state.outboundQueueSize !== 0) {
+    setTimeout(endAllSent, checkEveryMs, session, waiting);
+    return;
+  }
+  refusing.delete(session);
+  for (const stream of open) stream.close(http2.constants.NGHTTP2_NO_ERROR);
 }
 
 /** Wraps a handler: the request's body ends with the refusal if the rest of it is overdue. */
