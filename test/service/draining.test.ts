@@ -2,18 +2,23 @@ import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import { once } from "node:events";
 import { Server } from "node:http";
 import net from "node:net";
-import { Code, createClient } from "@connectrpc/connect";
+import { setTimeout as delay } from "node:timers/promises";
+import { Code, ConnectError, createClient } from "@connectrpc/connect";
+import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
 import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { bodyLimitBytes } from "../../src/gateway/http-server.ts";
+import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { runningTime } from "../../src/running-time.ts";
 import { transportTo } from "../faults/installation.ts";
 import { merchant } from "../gateway/merchant.ts";
+import { freePorts } from "../harness/ports.ts";
 import { startTestService } from "../harness/service.ts";
 import { startProcess } from "../ops/service-process.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
 import { startCollector } from "../tracing/collector.ts";
 import { untilWaiting } from "./barrier.ts";
+import { inboundMessage } from "./sms-source.ts";
 
 // Without a worker, whose jobs would wait for the lock below, too.
 const beside = await startTestService({ ROLES: "api" });
@@ -247,4 +252,54 @@ test("calls whose database does not answer when their process stops are refused 
   } finally {
     lock.release(true);
   }
+});
+
+test("on SIGTERM SMS streams end with UNAVAILABLE, and their connections close, though a client has more to send", async () => {
+  const [port = 0] = await freePorts(1);
+  const token = "an-admin-token-that-is-long-enough";
+  const { child, ended } = await startProcess({
+    DATABASE_URL: beside.databaseUrl,
+    ROLES: "api",
+    GRPC_PORT: String(port),
+    PHONEPROOF_ADMIN_TOKEN: token,
+  });
+  const baseUrl = `http://127.0.0.1:${port}`;
+  const connections = Array.from({ length: 4 }, () => new Http2SessionManager(baseUrl));
+  onTestFinished(() => connections.forEach((connection) => void connection.abort()));
+  const text = "x".repeat(800);
+  let isOver = false;
+  async function* requests() {
+    while (!isOver) {
+      yield { messages: Array.from({ length: 20 }, () => inboundMessage({ to: "0200000002", text })) };
+      await delay(2);
+    }
+  }
+  let streamsWithReceipts = 0;
+  let isStopping = false;
+  /** Until the stop, every third one takes receipts more slowly than they come. */
+  async function endOf(sessionManager: Http2SessionManager, index: number): Promise<Code | undefined> {
+    const client = createClient(InboundMessageService, createGrpcTransport({ baseUrl, sessionManager }));
+    const options = { headers: { authorization: `Bearer ${token}` } };
+    let receipts = 0;
+    try {
+      for await (const _ of client.streamInboundMessages(requests(), options)) {
+        if (receipts++ === 0) streamsWithReceipts++;
+        if (index % 3 === 0 && !isStopping) await delay(150);
+      }
+    } catch (error) {
+      return ConnectError.from(error).code;
+    }
+    return undefined;
+  }
+  const count = 80;
+  const ends = Array.from({ length: count }, (_, index) =>
+    endOf(connections[index % connections.length] as Http2SessionManager, index),
+  );
+  await vi.waitUntil(() => streamsWithReceipts === count, { timeout: 45_000 });
+  child.kill("SIGTERM");
+  isStopping = true;
+  expect(new Set(await Promise.all(ends))).toEqual(new Set([Code.Unavailable]));
+  expect(await ended()).toBe(0);
+  await expect.poll(() => connections.map((connection) => connection.state())).not.toContain("open");
+  isOver = true;
 });
