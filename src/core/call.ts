@@ -19,6 +19,8 @@ export interface Call {
   usage: UsageCount | undefined;
   /** The verification that the call names or has created, `vrf_…`, for the log; undefined if none is named correctly. */
   verificationId: string | undefined;
+  /** The project that the call names, `prj_…`, for the log; undefined if none is named correctly. A merchant's key names its own. */
+  projectId: string | undefined;
   /** What the gateway or gRPC server found wrong while decoding; the core adds its own, so that all are reported together. */
   violations: readonly FieldViolation[];
 }
@@ -26,4 +28,9 @@ export interface Call {
 /** Notes which verification a call names. Anything else that a client sends as an id must not get into the log. */
 export function nameVerification(call: Call, verificationId: string): void {
   if (decodeId("vrf_", verificationId) !== null) call.verificationId = verificationId;
+}
+
+/** Notes which project a call names, as above. */
+export function nameProject(call: Call, projectId: string): void {
+  if (decodeId("prj_", projectId) !== null) call.projectId = projectId;
 }

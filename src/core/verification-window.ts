@@ -163,6 +163,7 @@ export function sendTestMessage(parts: {
       caller: simulatedPhone(destination),
       usage: undefined,
       verificationId: undefined,
+      projectId: undefined,
       violations: [],
     };
     const { outcome, duplicate } = await new Promise<InboundReceipt>((resolve, reject) => {

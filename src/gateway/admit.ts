@@ -153,6 +153,7 @@ function consumeRateLimit(
       caller,
       usage: undefined,
       verificationId: undefined,
+      projectId: undefined,
       violations: noViolations,
     };
     if (request.brokenOff === undefined) admitted();

@@ -59,7 +59,7 @@ export function admissionGate(parts: {
     const refusal = (thrown: unknown): ConnectError => {
       const failure = asFailure(thrown);
       observer.begun(methodName(method), method.methodKind !== "unary");
-      const call = { requestId, method, code: failure.code, startedAt: checkpoint.at, caller };
+      const call = { requestId, address, method, code: failure.code, startedAt: checkpoint.at, caller };
       noteAnswer({ log, observer }, call, failure);
       return connectError(failure, requestId, undefined, rateLimit);
     };
@@ -85,6 +85,7 @@ export function admissionGate(parts: {
         caller,
         usage: undefined,
         verificationId: undefined,
+        projectId: undefined,
         violations: [],
       };
       values.set(callKey, call).set(admittedKey, { call, rateLimit, checkpoint, since });

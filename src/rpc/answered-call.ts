@@ -22,8 +22,9 @@ export interface RpcObserver {
 /** Logs a finished call and reports it to the observer. */
 export function noteAnswer(
   { log, observer }: { readonly log: Logger; readonly observer: RpcObserver },
-  call: Pick<Call, "requestId"> & {
+  call: Pick<Call, "requestId" | "address"> & {
     readonly verificationId?: string | undefined;
+    readonly projectId?: string | undefined;
     readonly method: DescMethod;
     readonly code: string;
     /** By performance.now(). */
@@ -32,12 +33,17 @@ export function noteAnswer(
   },
   failure?: Failure,
 ): void {
-  const { requestId, code, caller } = call;
+  const { requestId, code, caller, projectId } = call;
   const method = methodName(call.method);
   const elapsedMs = performance.now() - call.startedAt;
   const durationMs = Math.round(elapsedMs * 10) / 10;
   const line = {
     ...{ requestId, method, code, durationMs, ...(caller && callerFields(caller)) },
+    // Who read whose phones, and from where. (A merchant's project is the one of its key, whatever the call names.)
+    ...(caller?.kind === "service" && {
+      address: call.address,
+      ...(projectId !== undefined && { projectId }),
+    }),
     ...(call.verificationId === undefined ? {} : { verificationId: call.verificationId }),
     ...refusalReason(failure, (field) => call.method.input.fields.some(({ name }) => name === field)),
   };

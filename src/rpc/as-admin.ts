@@ -2,7 +2,7 @@ import type { HandlerContext } from "@connectrpc/connect";
 import { requireScope } from "../core/access.ts";
 import type { Administration, AdministrationAs } from "../core/administration/administration.ts";
 import { actorOf } from "../core/administration/audit.ts";
-import { nameVerification } from "../core/call.ts";
+import { nameProject, nameVerification } from "../core/call.ts";
 import { callOf } from "./call-context.ts";
 
 /**
@@ -15,8 +15,10 @@ export type AsAdmin = <Request, Response>(
 
 export function adminMethods(administrationAs: AdministrationAs): AsAdmin {
   return (method) => async (request, context) => {
-    const { verificationId } = request as { readonly verificationId?: string };
-    if (verificationId !== undefined) nameVerification(callOf(context), verificationId);
+    const named = request as { readonly verificationId?: string; readonly projectId?: string };
+    const call = callOf(context);
+    if (named.verificationId !== undefined) nameVerification(call, named.verificationId);
+    if (named.projectId !== undefined) nameProject(call, named.projectId);
     return method(await administrationOf(administrationAs, context), request, context.signal);
   };
 }

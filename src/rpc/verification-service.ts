@@ -1,5 +1,5 @@
 import { create } from "@bufbuild/protobuf";
-import { nameVerification } from "../core/call.ts";
+import { nameProject, nameVerification } from "../core/call.ts";
 import type { VerificationService } from "../core/service.ts";
 import type { VerificationUseCases } from "../core/verification-use-cases.ts";
 import {
@@ -15,6 +15,7 @@ import { firstMillisecondOf, modeOf, namedScopeOf, statusesOf, verificationMessa
 export function createVerificationService(core: VerificationUseCases): VerificationService {
   return {
     async createVerification(request, call) {
+      nameProject(call, request.projectId);
       const { created, replayed } = await core.createVerification(
         {
           ...namedScopeOf(request, call),
@@ -57,6 +58,7 @@ export function createVerificationService(core: VerificationUseCases): Verificat
     },
 
     async listVerifications(request, call) {
+      nameProject(call, request.projectId);
       const page = await core.listVerifications(
         {
           ...namedScopeOf(request, call),

@@ -80,6 +80,7 @@ async function createAfter(first: RepeatableOutcome) {
     caller: { kind: "merchant", apiKeyId: newId(), environment: "live", project },
     usage: undefined,
     verificationId: undefined,
+    projectId: undefined,
     violations: [],
   };
   const request = {

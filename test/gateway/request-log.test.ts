@@ -19,6 +19,7 @@ import {
   VerificationMode,
   VerificationService,
 } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { startService } from "../../src/service.ts";
 import { hintChannel } from "../../src/storage/transition.ts";
 import { startTestService } from "../harness/service.ts";
@@ -217,9 +218,9 @@ test("a fault of the window asks to open it again later, and is logged like one 
   const page = await fetch(url, { headers: { "accept-language": "en" } });
   const status = await fetch(`${url}/status`, { headers: { accept: "application/json" } });
   const events = await fetch(`${url}/events`, { headers: { accept: "application/json" } });
-  await service.db.query("ALTER TABLE verification_elsewhere RENAME TO verification");
-  // It ends, and the window opens another one.
+  // It ends, and the window opens another one. Before the table is back: the notification may take longer than those answers.
   expect(await followed.text()).toContain("event: state");
+  await service.db.query("ALTER TABLE verification_elsewhere RENAME TO verification");
   expect(await linesOf(followed.headers.get("x-request-id"))).toMatchObject([
     { level: 50, msg: "internal error" },
     { level: 30, status: 200 },
@@ -349,6 +350,35 @@ test("the log names the verification whose history an administrator asks for, or
   expect(await rpcLineOf((options) => erasures.eraseVerification({ verificationId }, options))).toMatchObject(
     named,
   );
+});
+
+test("the log names the project that a service token's call is about, and the address it came from", async () => {
+  const transport = transportTo(logging.addresses.grpc, `Bearer ${service.adminToken}`);
+  const verifications = createClient(VerificationService, transport);
+  const webhooks = createClient(WebhookService, transport);
+  const asked = { projectId, tokenId: "installation", address: "127.0.0.1" };
+  for (const call of [
+    (options: CallOptions) => verifications.listVerifications({ projectId }, options),
+    (options: CallOptions) => webhooks.listWebhookDeliveries({ projectId }, options),
+    (options: CallOptions) => verifications.createVerification({ projectId }, options),
+  ]) {
+    expect(await rpcLineOf(call)).toMatchObject(asked);
+  }
+  const misnamed = await rpcLineOf((options) =>
+    verifications.listVerifications({ projectId: "prj_secret" }, options),
+  );
+  expect(misnamed).not.toHaveProperty("projectId");
+});
+
+test("of a merchant's call over gRPC the log has the project of its key, whichever the call names, and no address", async () => {
+  const other = await service.createProject();
+  const transport = transportTo(logging.addresses.grpc, `Bearer ${testKey}`);
+  const verifications = createClient(VerificationService, transport);
+  const line = await rpcLineOf((options) =>
+    verifications.listVerifications({ projectId: other.projectId }, options),
+  );
+  expect(line).toMatchObject({ code: "insufficient_scope", projectId: caller.projectId });
+  expect(line).not.toHaveProperty("address");
 });
 
 test("over gRPC, too, the log names the verification, the caller, an unknown key's ending, the fields and how long the call took", async () => {

@@ -380,6 +380,7 @@ test("a request that Node finds cut short counts as canceled, not as a fault", a
     caller,
     usage: undefined,
     verificationId: undefined,
+    projectId: undefined,
     violations: [],
   };
   const checkpoint = { at: performance.now(), revision: 0 };
