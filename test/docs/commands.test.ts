@@ -13,13 +13,14 @@ import { afterAll, describe, expect, test, vi } from "vitest";
 import { parseOptions as parseBenchOptions } from "../../bench/options.ts";
 import manifest from "../../package.json" with { type: "json" };
 import { buildProgram } from "../../src/cli/program.ts";
+import { decodeId } from "../../src/core/ids.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { launcher, run } from "../cli/command.ts";
 import { faultNamed } from "../faults/faults.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { startTestService } from "../harness/service.ts";
-import { createPending } from "../service/pending.ts";
+import { createPending, letExpire } from "../service/pending.ts";
 import { startReceiver } from "../webhooks/receiver.ts";
 import { isKorean, pages, readPage, root } from "./pages.ts";
 
@@ -342,9 +343,9 @@ test("the query for a source's verifications lists each one once, even if its me
 
 test("the queries for support find a person's messages, and count yesterday's by carrier and outcome", async () => {
   const { blocks: all } = readPage("docs/support.md");
-  const [byPerson = "", byId = "", byCarrier = ""] = all
-    .filter(({ language }) => language === "sql")
-    .map(({ code }) => code);
+  const statements = all.filter(({ language }) => language === "sql").map(({ code }) => code);
+  const [byPerson = "", byId = ""] = statements;
+  const byCarrier = statements.at(-1) ?? "";
   const { liveKey } = await service.createProject();
   const pending = await createPending(merchant(service.httpUrl, liveKey));
   const from = "01000000043";
@@ -376,6 +377,41 @@ test("the queries for support find a person's messages, and count yesterday's by
     await client.query("ROLLBACK");
     client.release();
   }
+});
+
+test("the queries for a fall in conversion tell what came of verifications and messages, in slices of five minutes", async () => {
+  const statements = readPage("docs/support.md")
+    .blocks.filter(({ code }) => code.includes("'2026-11-21 13:30+09'"))
+    .map(({ code }) =>
+      code
+        .replaceAll("2026-11-21 13:30+09", new Date(Date.now() - 3_600_000).toISOString())
+        .replaceAll("2026-11-21 14:30+09", new Date(Date.now() + 3_600_000).toISOString()),
+    );
+  const [begun = "", arrived = ""] = statements;
+  const { liveKey, projectId } = await service.createProject();
+  await service.db.query("UPDATE project SET name = 'Fall' WHERE id = $1", [decodeId("prj_", projectId)]);
+  const shop = merchant(service.httpUrl, liveKey);
+  const from = "01000000044";
+  const [verified, late, mismatched, silent] = [
+    await createPending(shop),
+    await createPending(shop),
+    await createPending(shop, { mode: "match", expected_phone: "010-0000-0045" }),
+    await createPending(shop),
+  ];
+  await service.sms({ ...verified, from, messageId: "fall-1", carrier: "SKT" });
+  await service.sms({ ...mismatched, from, messageId: "fall-2", carrier: "SKT" });
+  for (const { id } of [late, mismatched, silent]) await letExpire(service.db, id);
+  await service.sms({ ...late, from, messageId: "fall-3", carrier: "SKT" });
+  for (const { id } of [late, mismatched, silent]) await shop.read(id);
+
+  const { rows } = await service.db.query(begun.replace("'Shop'", "'Fall'"));
+  const sum = (name: string) => rows.reduce((total, row) => total + Number(row[name]), 0);
+  const names = ["count", "verified", "cancelled", "late", "mismatch", "web", "nothing_came"];
+  expect(names.map(sum)).toEqual([4, 1, 0, 1, 1, 0, 1]);
+
+  const { rows: messages } = await service.db.query(arrived.replace("'cli', 'window'", "'window'"));
+  const ours = messages.filter(({ carrier }) => carrier === "SKT").map(({ outcome }) => outcome);
+  expect(new Set(ours)).toEqual(new Set(["verified", "sender_mismatch", "late"]));
 });
 
 test("the documented start command starts the service", async () => {

@@ -183,6 +183,17 @@ test("the dashboard's metrics exist, and its panels have distinct ids", () => {
   expect(expressions.flatMap(metricsIn).filter((name) => !names.has(name))).toEqual([]);
 });
 
+test("what has a label environment is drawn for the chosen one, or for each by itself", () => {
+  const drawn = dashboard.panels.flatMap(({ targets = [] }) => targets.map(({ expr }) => expr));
+  const labelled = [...monitoring.matchAll(/^\| `(phoneproof_\w+)` \|([^|]*`environment`[^|]*)\|/gm)].map(
+    ([, name = ""]) => name,
+  );
+  expect(labelled.length).toBeGreaterThan(4);
+  const of = (name: string) =>
+    drawn.filter((expr) => metricsIn(expr).some((metric) => metric.startsWith(name)));
+  expect(labelled.flatMap(of).filter((expr) => !expr.includes("environment"))).toEqual([]);
+});
+
 test("every metric of the service is in docs/monitoring.md with its labels and type, and on the dashboard", async () => {
   const types = [...text.matchAll(/^# TYPE (phoneproof_\S+) (\S+)$/gm)].map(([, name = "", type]) => [
     name,
