@@ -38,7 +38,10 @@ interface SendOptions {
 
 const outcomeMeanings = new Map([
   ["VERIFIED", "its sender is the verified phone"],
-  ["NO_MATCH", "it contains no code known on its destination"],
+  [
+    "NO_MATCH",
+    "it contains no code known on its destination, or that is not a number of the service or the token",
+  ],
   ["SENDER_MISMATCH", "its verification expects another sender, and stays pending"],
   ["LATE", "its verification had expired"],
   ["NOT_PENDING", "its verification was already verified or cancelled"],

@@ -785,6 +785,14 @@ describe("sms send", () => {
     });
   });
 
+  test("says that a message may have gone to what is no number of the service", async () => {
+    const to = ["sms", "send", "--to", "0299999999", "--from", "01000000047", "--text", "12345678"];
+    const { stdout } = await run(to, environment);
+    expect(stdout).toContain(
+      "NO_MATCH: it contains no code known on its destination, or that is not a number of the service or the token\n",
+    );
+  });
+
   test("takes a text that looks like an option", async () => {
     for (const text of [["--text", "--12345678"], ["--text=--json"]]) {
       expect(await answer(...send("--from", "01000000046", ...text))).toMatchObject({ outcome: "NO_MATCH" });
