@@ -95,7 +95,7 @@ export function instant(text: string): Date {
   // A duration may reach back further than a Date can represent.
   if (date === undefined || Number.isNaN(date.getTime())) {
     throw new InvalidArgumentError(
-      "Write an RFC 3339 time (2026-11-21T06:41:00Z) or how long ago it was (24h).",
+      "Write an RFC 3339 time with its zone (2026-11-21T06:41:00Z, 2026-11-21T15:41:00+09:00) or how long ago it was (24h).",
     );
   }
   return date;

@@ -58,6 +58,9 @@ Environment:
                        another machine
   no_grpc_proxy, no_proxy
                        hosts that are reached without it
+  TZ                   the time zone of the times that are shown, such as
+                       Asia/Seoul (default: this machine's; in a container
+                       usually UTC)
   NO_COLOR             any value: no colours
 
 Exit codes:

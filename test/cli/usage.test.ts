@@ -231,18 +231,18 @@ describe("wrong usage: exit code 2, one line on stderr that says what and where,
     ],
     [["token", "create", "--scope", "root"], /Allowed choices are ingest, read, write, admin/],
     [["verification", "list", "--project", project, "--status", "done"], /Allowed choices are pending/],
-    [["verification", "list", "--project", project, "--created-from", "yesterday"], /2026-11-21T06:41:00Z/],
+    [["verification", "list", "--project", project, "--created-from", "14:00"], /2026-11-21T15:41:00\+09:00/],
     [
       ["verification", "list", "--project", project, "--created-from", "2026-02-30T00:00:00Z"],
-      /'2026-02-30T00:00:00Z' is invalid\. Write an RFC 3339 time/,
+      /'2026-02-30T00:00:00Z' is invalid\. Write an RFC 3339 time with its zone/,
     ],
     [
       ["verification", "list", "--project", project, "--created-before", "2026-02-28T24:00:00Z"],
-      /is invalid\. Write an RFC 3339 time/,
+      /is invalid\. Write an RFC 3339 time with its zone/,
     ],
     [
       ["stats", "--project", project, "--since", "2026-11-31T00:00:00+09:00"],
-      /is invalid\. Write an RFC 3339 time/,
+      /is invalid\. Write an RFC 3339 time with its zone/,
     ],
     [["verification", "list", "--project", project, "--limit", "0"], /'--limit <n>'/],
     [["sms", "send", "--to", "1", "--from", "2"], /required option '--text <text>'/],
@@ -716,6 +716,14 @@ describe("address and token", () => {
       });
     });
   });
+});
+
+test("TZ decides in which time zone times are shown", async () => {
+  const created = async (TZ: string) => {
+    const { stdout } = await runProcess(["project", "create", "--name", "Zone"], { ...environment, TZ });
+    return /^created .* (\S+)$/m.exec(stdout)?.[1];
+  };
+  expect([await created("UTC"), await created("Asia/Seoul")]).toEqual(["+00:00", "+09:00"]);
 });
 
 test("NO_COLOR takes precedence over FORCE_COLOR, without a warning", async () => {
