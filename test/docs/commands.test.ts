@@ -414,8 +414,9 @@ test("the queries for a fall in conversion tell what came of verifications and m
   expect(names.map(sum)).toEqual([4, 1, 0, 1, 1, 0, 1]);
 
   const { rows: messages } = await service.db.query(arrived.replace("'cli', 'window'", "'window'"));
+  // There are other pages' messages, too.
   const ours = messages.filter(({ carrier }) => carrier === "SKT").map(({ outcome }) => outcome);
-  expect(new Set(ours)).toEqual(new Set(["verified", "sender_mismatch", "late"]));
+  expect(ours).toEqual(expect.arrayContaining(["verified", "sender_mismatch", "late"]));
 });
 
 test("the documented start command starts the service", async () => {
