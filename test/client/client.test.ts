@@ -247,6 +247,10 @@ describe("errors", () => {
     error.fields;
     if (error.code !== "validation_failed") throw error;
     expect(error.fields).toEqual([{ field: "expected_phone", message: expect.stringContaining("010") }]);
+    // What collects errors often keeps the message alone.
+    expect(error.message).toMatch(
+      /^The request has invalid fields.* \| expected_phone must be a 010 mobile number/,
+    );
     expect(error).toMatchObject({ status: 422, requestId: expect.stringMatching(/^req_/) });
     expect(error.idempotencyKey).toMatch(/^[\w-]{36}$/);
   });

@@ -212,16 +212,18 @@ function understood(response: FetchResponse, text: string, idempotencyKey: strin
   const isLasting = !isPassing(status);
   const apiError = body?.error;
   const isApiError = !ok && typeof apiError?.code === "string";
+  const fields = apiError?.fields ?? [];
   const error = new PhoneproofError(
     isApiError
-      ? apiError.message
+      ? // With the fields: what collects errors often keeps the message alone.
+        [apiError.message, ...fields.map(({ field, message }) => `${field} ${message}`)].join(" | ")
       : `status ${status}, not from phoneproof${isLasting ? ": check baseUrl" : ""}`,
     {
       code: isApiError ? apiError.code : isLasting ? "unexpected_answer" : "no_answer",
       status,
       requestId: apiError?.request_id,
       idempotencyKey,
-      ...(status === 422 && { fields: apiError?.fields ?? [] }),
+      ...(status === 422 && { fields }),
       ...(!isLasting && { retryAfterSeconds: Math.ceil(retryAfterMs / 1000) || 1 }),
       // Only the presence of `code` was checked; the rest is what the contract guarantees.
     } as ConstructorParameters<typeof PhoneproofError>[1],
