@@ -64,6 +64,9 @@ export async function shareCounts(
     const next: RedisClientType = createClient({
       url,
       disableOfflineQueue: true,
+      // Announcements that Redis Enterprise moves. To ask for them, the client looks up the URL's host as a name, which fails for
+      // an IPv6 address.
+      maintNotifications: "disabled",
       socket: { connectTimeout: connectTimeoutMs, reconnectStrategy: false },
     });
     next.on("error", (error: unknown) => lose(next, error));

@@ -17,7 +17,7 @@ import {
   writeFile,
 } from "node:fs/promises";
 import { type AddressInfo, createServer } from "node:net";
-import { networkInterfaces, tmpdir } from "node:os";
+import { tmpdir } from "node:os";
 import path from "node:path";
 import { text } from "node:stream/consumers";
 import { TLSSocket } from "node:tls";
@@ -35,16 +35,13 @@ import { startService } from "../../src/service.ts";
 import { causeOf, SettingError, withListenErrors } from "../../src/setting-errors.ts";
 import { readPage } from "../docs/pages.ts";
 import { transportTo } from "../faults/installation.ts";
-import { noteAbsence } from "../harness/absent-tools.ts";
+import { hasIpv6, noteAbsence } from "../harness/absent-tools.ts";
 import { createDatabase, type TestDatabase } from "../harness/database.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 import { startTestService } from "../harness/service.ts";
 import { startProcess } from "../ops/service-process.ts";
 import { certificates } from "../rpc/certificates.ts";
 
-const hasIpv6 = Object.values(networkInterfaces()).some((found) =>
-  found?.some(({ address }) => address === "::1"),
-);
 if (!hasIpv6) noteAbsence("IPv6", "printed IPv6 addresses");
 
 /** The line with which a process ends that cannot start with these settings, without what src/main.ts puts before it. */

@@ -9,6 +9,7 @@ import { findProgram } from "../../deploy/cluster/programs.ts";
 import { parseConfig } from "../../src/config.ts";
 import { startService } from "../../src/service.ts";
 import { merchant, usageOf } from "../gateway/merchant.ts";
+import { hasIpv6, noteAbsence } from "../harness/absent-tools.ts";
 import { createDatabase } from "../harness/database.ts";
 import { freePorts } from "../harness/ports.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
@@ -34,6 +35,25 @@ const lostBy = async ({ opsUrl }: TestService) =>
 test("without Redis, the metric does not report one as lost", async () => {
   expect(await lostBy(await startTestService())).toBe(0);
 });
+
+if (!hasIpv6) noteAbsence("IPv6", "a Redis with an IPv6 address");
+if (hasIpv6)
+  test("Redis may be at an IPv6 address", async () => {
+    // Agrees to everything.
+    const redis = net.createServer((socket) => {
+      socket
+        .on("error", () => {})
+        .on("data", (data) => {
+          for (const _command of data.toString().matchAll(/^\*\d+\r$/gm)) socket.write("+OK\r\n");
+        });
+    });
+    await new Promise<void>((resolve) => redis.listen(0, "::1", resolve));
+    const { port } = redis.address() as net.AddressInfo;
+    const service = await startTestService({ REDIS_URL: `redis://[::1]:${port}` });
+    expect(await lostBy(service)).toBe(0);
+    await service.close();
+    await new Promise((resolve) => redis.close(resolve));
+  });
 
 describe("if Redis is unreachable", () => {
   test("the service starts, answers, and limits rates on its own", async () => {
