@@ -26,7 +26,7 @@ export function welcome(
   const command =
     (dataDir === defaults.dataDir ? "" : `DATA_DIR=${shellWord(dataDir)} `) +
     "npx phoneproof" +
-    (grpc === defaults.grpc ? "" : ` --address ${grpc}`);
+    (grpc === defaults.grpc ? "" : ` --address ${shellWord(grpc)}`);
   const lines = [
     "",
     "  phoneproof is running",
@@ -53,7 +53,7 @@ export function welcome(
       "",
       "  Create a verification:",
       "",
-      `    curl -sS ${addresses.http}/v1/verifications \\`,
+      `    curl -sS ${shellWord(`${addresses.http}/v1/verifications`)} \\`,
       `      -H 'Authorization: Bearer ${testKey}' \\`,
       `      -H "Idempotency-Key: try-$(date +%s)" \\`,
       "      -H 'Content-Type: application/json' \\",
@@ -86,6 +86,7 @@ function commandLines(command: string, options: string): string[] {
   return line.length <= 80 ? [line] : [`    ${command} \\`, `      ${options}`];
 }
 
+/** Quoted where a shell would not take it as it is, as zsh does not take the brackets of an IPv6 address. */
 function shellWord(text: string): string {
-  return /^[\w./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+  return /^[\w./:-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }

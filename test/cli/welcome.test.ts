@@ -18,6 +18,16 @@ test("the printed command names any other address", () => {
   );
 });
 
+test("an IPv6 address is quoted in what is to be typed: zsh would look for files that its brackets stand for", () => {
+  const text = welcome(
+    { http: "http://[2001:db8::1]:8080", grpc: "[::1]:50051", ops: "[::1]:9464" },
+    { testKey: "pp_test_46guCPufXvNhcydoEI8OH6MmdcXG3dOR27ItIa", grpcSecurity: "TLS", dataDir: ".data" },
+  );
+  expect(text).toContain("curl -sS 'http://[2001:db8::1]:8080/v1/verifications' \\\n");
+  expect(text).toContain("npx phoneproof --address 'https://[::1]:50051' sms send");
+  expect(text).toContain("    gRPC        https://[::1]:50051\n");
+});
+
 test.for([
   "TLS",
   "mutual TLS",
