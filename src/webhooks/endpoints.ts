@@ -214,8 +214,13 @@ function reasonIn(message: string): string {
   return message.replace(/; if the root CA is installed locally.*$/s, "");
 }
 
-/** Node collects the errors of all addresses of a name; the first one says enough. */
+/**
+ * Node collects the errors of all addresses of a name; the first one says enough. Not that of an address to which this machine has
+ * no route, as to IPv4 where it has only IPv6: it says nothing about the endpoint.
+ */
 function causeOf(thrown: unknown): Error {
-  if (thrown instanceof AggregateError && thrown.errors[0] instanceof Error) return thrown.errors[0];
-  return thrown instanceof Error ? thrown : new Error(String(thrown));
+  const errors: unknown[] = thrown instanceof AggregateError ? thrown.errors : [];
+  const hasRoute = (error: unknown) => (error as NodeJS.ErrnoException).code !== "ENETUNREACH";
+  const error = errors.find(hasRoute) ?? errors[0] ?? thrown;
+  return error instanceof Error ? error : new Error(String(error));
 }

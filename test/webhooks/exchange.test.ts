@@ -10,6 +10,7 @@ import { afterEach, describe, expect, onTestFinished, test, vi } from "vitest";
 import { runningTime } from "../../src/running-time.ts";
 import { keepConnections } from "../../src/webhooks/connections.ts";
 import { createEndpoints, type Endpoints, type Exchange } from "../../src/webhooks/endpoints.ts";
+import type { ResolvedAddress } from "../../src/webhooks/name-resolution.ts";
 import { atFileEnd } from "../harness/endings.ts";
 import { deadPort } from "../harness/ports.ts";
 import { certificates } from "../rpc/certificates.ts";
@@ -254,6 +255,19 @@ test("if nothing listens at any address of a name, the error names the first add
     message(`http://shop.example:${port}/`),
   );
   expect(exchange.error).toBe(`connect ECONNREFUSED 127.0.0.1:${port}`);
+});
+
+test("the error names an address to which this machine has a route, if the name has such a one", async () => {
+  const port = await deadPort();
+  // No connection can be made to a multicast address.
+  const nowhere = { address: "224.0.0.1", family: 4 };
+  const errorWith = async (addresses: readonly ResolvedAddress[]) =>
+    (await endpointsOf({ resolve: async () => addresses }).send(message(`http://shop.example:${port}/`)))
+      .error;
+  expect(await errorWith([nowhere, { address: "127.0.0.1", family: 4 }])).toBe(
+    `connect ECONNREFUSED 127.0.0.1:${port}`,
+  );
+  expect(await errorWith([nowhere, nowhere])).toMatch(/^connect ENETUNREACH 224\.0\.0\.1/);
 });
 
 test("if nothing listens at the first address of a name, the next one is tried", async () => {
