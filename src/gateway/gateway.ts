@@ -15,6 +15,7 @@ import Fastify, {
 } from "fastify";
 import type { Logger } from "pino";
 import type { Admission } from "../admission/admission.ts";
+import { trustIn } from "../admission/client-address.ts";
 import { limitAnswerTime } from "../answer-time.ts";
 import type { AnsweredRequest } from "../core/answered-call.ts";
 import { newRequestId } from "../core/ids.ts";
@@ -188,7 +189,7 @@ export function createGateway({
     // Requests on connections that are still open when the service stops are answered as usual.
     return503OnClosing: false,
     clientErrorHandler: () => undefined,
-    trustProxy: trustedProxies.length > 0 ? [...trustedProxies] : false,
+    trustProxy: trustIn(trustedProxies),
     exposeHeadRoutes: false,
     onProtoPoisoning: "ignore",
     onConstructorPoisoning: "ignore",

@@ -6,7 +6,7 @@ import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
 import fastify, { type FastifyInstance } from "fastify";
 import type { Logger } from "pino";
 import type { Admission } from "../admission/admission.ts";
-import { type Arrival, clientAddress } from "../admission/client-address.ts";
+import { type Arrival, clientAddress, trustIn } from "../admission/client-address.ts";
 import type { AdministrationAs } from "../core/administration/administration.ts";
 import type { VerificationService } from "../core/service.ts";
 import type { GetStatistics } from "../core/statistics.ts";
@@ -100,7 +100,7 @@ export function createRpcServer(parts: {
     http2: true,
     http2SessionTimeout: 0,
     logger: false,
-    trustProxy: trustedProxies.length > 0 ? [...trustedProxies] : false,
+    trustProxy: trustIn(trustedProxies),
     // A request that fails before routing bypasses the hook below, and its response would wait for its client without
     // limit.
     frameworkErrors: (_error, _request, reply) => {

@@ -367,6 +367,31 @@ describe("failed authentications", () => {
     }
   });
 
+  test("behind two trusted proxies count for the client, also if one writes the other's address with a port", async () => {
+    const shop = merchant(service.httpUrl, "wrong");
+    const statuses = await statusesOf(
+      failuresFrom((attempt) => `192.0.2.60, 127.0.0.1:${1024 + attempt}, 127.0.0.1`),
+    );
+    expect(statuses.filter((status) => status === 429)).toHaveLength(1);
+    const statusFor = async (chain: string) =>
+      (await shop.call("GET", path, { headers: from(chain, "wrong") })).status;
+    expect(await statusFor("192.0.2.60")).toBe(429);
+    for (const proxy of ["127.0.0.1:1024", "[::ffff:127.0.0.1]:1024"]) {
+      expect(await statusFor(`192.0.2.61, ${proxy}`)).toBe(401);
+      // Of one that is not trusted, its own address counts.
+      expect(await statusFor(`192.0.2.62, 192.0.2.60:1024, ${proxy}`)).toBe(429);
+      const { code } = await answerOf((options) =>
+        service
+          .client(VerificationService, "wrong")
+          .getVerification(
+            { verificationId: "vrf_none" },
+            { ...options, headers: { "x-forwarded-for": `192.0.2.61, ${proxy}` } },
+          ),
+      );
+      expect(code).toBe("invalid_api_key");
+    }
+  });
+
   test("over gRPC also count for the address that the proxy names", async () => {
     const call = (address: string) =>
       answerOf((options) =>
