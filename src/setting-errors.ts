@@ -69,6 +69,15 @@ export async function withEmbeddedDatabaseErrors<T>(dataDir: string, use: () => 
   }
 }
 
+/** EAFNOSUPPORT: of an IPv6 address, on a machine whose kernel has no IPv6. */
+const noOwnAddress: ReadonlySet<string | undefined> = new Set([
+  "EADDRNOTAVAIL",
+  "EAFNOSUPPORT",
+  "ENOTFOUND",
+  "EAI_AGAIN",
+  "EINVAL",
+]);
+
 /**
  * Reports a port or address that cannot be bound as an error of `${name}_PORT` or `${name}_HOST`; `name` is `GRPC`,
  * `OPS`, or empty for the merchants' port.
@@ -90,7 +99,7 @@ export async function withListenErrors<T>(
     if (code === "EACCES") {
       throw new SettingError(`${setting("PORT")}: this user may not listen on port ${port} of ${host}`);
     }
-    if (code === "EADDRNOTAVAIL" || code === "ENOTFOUND" || code === "EAI_AGAIN" || code === "EINVAL") {
+    if (noOwnAddress.has(code)) {
       throw new SettingError(`${setting("HOST")}: ${host} is not an address of this machine`);
     }
     throw error;

@@ -460,6 +460,15 @@ describe("an address that the service cannot listen on ends the start, with a li
       /^OPS_PORT: this user may not listen on port 80 of 127\.0\.0\.1$/,
     );
   });
+
+  test("an IPv6 address where the kernel has no IPv6", async () => {
+    const refused = async () => {
+      throw Object.assign(new Error("listen EAFNOSUPPORT"), { code: "EAFNOSUPPORT" });
+    };
+    await expect(withListenErrors("", "::", 8080, refused)).rejects.toThrow(
+      /^HOST: :: is not an address of this machine$/,
+    );
+  });
 });
 
 test.for([
