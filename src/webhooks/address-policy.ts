@@ -18,6 +18,12 @@ export interface AddressPolicy {
 /** Said to a developer who sets a webhook on their own machine. */
 const inDevelopment = "; for development, WEBHOOK_ALLOW_PRIVATE=true allows http and any address";
 
+/**
+ * Of each family. A name can have thousands, chosen by whoever has its DNS: an attempt would connect to one after the other, as long
+ * as they refuse at once.
+ */
+const mostAddresses = 8;
+
 /** Thrown for a connection that the policy does not allow. */
 export class AddressRefused extends Error {}
 
@@ -36,7 +42,10 @@ export function createAddressPolicy(options: {
         throw new AddressRefused(`${hostname} leads to ${address}, which is not a public address (${kind})`);
       }
     }
-    return addresses;
+    const tried = [4, 6].flatMap((family) =>
+      addresses.filter((address) => address.family === family).slice(0, mostAddresses),
+    );
+    return addresses.filter((address) => tried.includes(address));
   }
 
   return {

@@ -156,6 +156,16 @@ describe("a host name", () => {
     expect(await lookUp(() => [cloud], { all: false })).toBe(cloud.address);
   });
 
+  test("with many addresses resolves to the first eight of each family, after all are checked", async () => {
+    const fours = Array.from({ length: 4_000 }, (_, index) => ({
+      address: `8.8.${index >> 8}.${index & 255}`,
+      family: 4,
+    }));
+    const sixes = Array.from({ length: 9 }, (_, index) => ({ address: `2606:4700::${index}`, family: 6 }));
+    expect(await lookUp(() => [...sixes, ...fours])).toEqual([...sixes.slice(0, 8), ...fours.slice(0, 8)]);
+    await expect(lookUp(() => [...fours, loopback])).rejects.toThrow("leads to 127.0.0.1");
+  });
+
   test("without an address is an error", async () => {
     await expect(lookUp(() => [])).rejects.toThrow("shop.example has no address");
   });
