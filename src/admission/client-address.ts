@@ -17,12 +17,15 @@ function withoutPort(text: string): string | null {
   return isIP(address) === 0 ? null : address;
 }
 
+/** How a socket that listens on `::` presents an IPv4 address. */
+const mapped = /^::ffff:(?=[\d.]+$)/i;
+
 /**
  * The client's IP address, without a port; the peer's own if a proxy reports something that is no IP address. A client that
  * appeared under a different address with each connection would evade every limit.
  */
 export function clientAddress({ ip, raw }: Arrival): string {
-  return withoutPort(ip) ?? raw.socket.remoteAddress ?? "";
+  return (withoutPort(ip) ?? raw.socket.remoteAddress ?? "").replace(mapped, "");
 }
 
 /**

@@ -13,9 +13,12 @@ import {
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { merchant } from "../gateway/merchant.ts";
+import { hasIpv6, noteAbsence } from "../harness/absent-tools.ts";
 import { startTestService } from "../harness/service.ts";
 import { answerOf, refusalOf } from "../rpc/grpc-answer.ts";
 import { createPending } from "./pending.ts";
+
+if (!hasIpv6) noteAbsence("IPv6", "the address in the audit log of a service that listens on it");
 
 const service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
 const { projectId } = await service.createProject();
@@ -57,6 +60,14 @@ describe("an administrative action writes one audit log entry", { shuffle: false
     expect(occurredAt).toBeGreaterThan(startedAt - 1_000);
     expect(occurredAt).toBeLessThanOrEqual(Date.now());
   });
+
+  if (hasIpv6)
+    test("with an IPv4 address as it is where the service listens on IPv6, too", async () => {
+      // Its socket presents 127.0.0.1 in the same way as one that listens on `::`.
+      const { client } = await service.startAnother({ ROLES: "api", GRPC_HOST: "::ffff:127.0.0.1" });
+      const [entry] = await written(() => client(ProjectService).createProject({ name: "Shop" }));
+      expect(entry).toMatchObject({ action: "project.created", address: "127.0.0.1" });
+    });
 
   test("that names the token used", async () => {
     const { serviceToken, secret } = await tokens.createServiceToken({ scope: ServiceTokenScope.ADMIN });
