@@ -3,7 +3,12 @@ import type { SecureContextOptions, Server as TlsServer } from "node:tls";
 import { createContextValues } from "@connectrpc/connect";
 import { fastifyConnectPlugin } from "@connectrpc/connect-fastify";
 import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
-import fastify, { type FastifyInstance } from "fastify";
+import fastify, {
+  type FastifyInstance,
+  type FastifyReply,
+  type FastifyRequest,
+  type RouteGenericInterface,
+} from "fastify";
 import type { Logger } from "pino";
 import type { Admission } from "../admission/admission.ts";
 import { type Arrival, clientAddress, trustIn } from "../admission/client-address.ts";
@@ -48,6 +53,9 @@ export interface RpcServer {
   /** Ends streams with an error that asks to call again, answers open calls, then closes the connections. */
   close(): Promise<void>;
 }
+
+type RpcRequest = FastifyRequest<RouteGenericInterface, http2.Http2Server>;
+type RpcReply = FastifyReply<RouteGenericInterface, http2.Http2Server>;
 
 /** With these windows, streams carry a quarter more messages per second than with the defaults of 64 KiB. */
 const streamWindowBytes = 1024 * 1024;
@@ -101,12 +109,9 @@ export function createRpcServer(parts: {
     http2SessionTimeout: 0,
     logger: false,
     trustProxy: trustIn(trustedProxies),
-    // A request that fails before routing bypasses the hook below, and its response would wait for its client without
-    // limit.
-    frameworkErrors: (_error, _request, reply) => {
-      reply.hijack();
-      reply.raw.stream.close(http2.constants.NGHTTP2_PROTOCOL_ERROR);
-    },
+    // A path that cannot be decoded is that of an unknown method. A proxy that gets a reset instead of a response takes this
+    // process for failed, and stops sending it anybody's calls.
+    frameworkErrors: (_error, request, reply) => void refuseBeforeReading(request, reply),
     serverFactory: (handler) => {
       const http2Server =
         tls === null
@@ -115,9 +120,13 @@ export function createRpcServer(parts: {
               { ...options, ...secureContextOf(tls), requestCert: tls.ca !== null },
               handler,
             );
-      const noCall = ({ stream }: http2.Http2ServerRequest) =>
-        stream.close(http2.constants.NGHTTP2_PROTOCOL_ERROR);
-      http2Server.on("connect", noCall).on("checkExpectation", noCall);
+      http2Server.on("connect", ({ stream }: http2.Http2ServerRequest) =>
+        stream.close(http2.constants.NGHTTP2_PROTOCOL_ERROR),
+      );
+      // Other expectations than 100-continue may be ignored (RFC 9110, 10.1.1).
+      http2Server.on("checkExpectation", (request, response) =>
+        http2Server.emit("request", request, response),
+      );
       http2Server.on("session", (session) => {
         session.setLocalWindowSize(sessionWindowBytes);
       });
@@ -139,6 +148,11 @@ export function createRpcServer(parts: {
   const refuseUnreadable = createEarlyRefusals({ log, observer });
 
   server.addHook("onRequest", (request, reply, done) => {
+    if (!refuseBeforeReading(request, reply)) done();
+  });
+
+  /** Refuses a call that no handler may read, and returns whether it did. Any other is prepared for its handler. */
+  function refuseBeforeReading(request: RpcRequest, reply: RpcReply): boolean {
     const { raw } = request;
     // The matched pattern, without query and escapes: the code that goes by the URL would interpret those differently.
     raw.url = request.routeOptions.url ?? raw.url;
@@ -152,15 +166,18 @@ export function createRpcServer(parts: {
     joinCredentials(raw);
     const method = url.slice(1);
     const hasCredential = raw.headers.authorization !== undefined && ownMethods.has(method);
-    if (!unauthenticatedStreams.open(raw.stream, clientAddress(request), hasCredential))
-      return void reply.hijack();
+    if (!unauthenticatedStreams.open(raw.stream, clientAddress(request), hasCredential)) {
+      reply.hijack();
+      return true;
+    }
     const timeoutMs = takeTimeout(raw.headers);
     if (!clientStreamingMethods.has(method)) startMessageTimeout(raw, timeoutMs);
     discardRest(raw);
     const unrouted = { method: request.is404 ? null : method, httpMethod: request.method, mediaType };
-    if (refuseUnreadable(unrouted, reply.raw)) reply.hijack();
-    else done();
-  });
+    const isRefused = refuseUnreadable(unrouted, reply.raw);
+    if (isRefused) reply.hijack();
+    return isRefused;
+  }
 
   const common = {
     // gRPC-Web is for browsers, which reach no internal service.

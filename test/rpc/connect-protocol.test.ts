@@ -373,6 +373,19 @@ test("an unknown method is unimplemented, whatever it is sent", async () => {
   }
 });
 
+test("a path that cannot be decoded is an unknown method, and a call with an unknown Expect is answered", async () => {
+  const { liveKey } = await service.createProject();
+  for (const path of ["/%ff", "/%zz", `${pathOf(getVerification)}%e0`, "/%"]) {
+    expect(await post(liveKey, "{}", { ":path": path }), path).toMatchObject({
+      status: 501,
+      headers: { "x-request-id": expect.stringMatching(/^req_/) },
+      body: { code: "unimplemented", message: "no such method" },
+    });
+  }
+  const expectant = await post(liveKey, '{"verificationId":"vrf_none"}', { expect: "a miracle" });
+  expect(expectant).toMatchObject({ status: 404, body: { code: "not_found" } });
+});
+
 test.for([
   { what: "an unknown method", path: "/none/Such", type: "application/connect+proto" },
   { what: "a unary method", path: pathOf(getVerification), type: "application/connect+json" },
