@@ -258,8 +258,8 @@ export function createGateway({
     }
     begin(request, reply);
     const message = malformation(request);
-    // The client may consider the request to end elsewhere.
-    if (message === unknownCoding) {
+    // After an unknown coding, the client may consider the request to end elsewhere.
+    if (message === unknownCoding || asksToUpgrade(request)) {
       ambiguous.add(request.raw.socket);
       reply.raw.shouldKeepAlive = false;
     }
@@ -316,6 +316,14 @@ function malformation({ raw }: FastifyRequest): string | undefined {
     return "A header is repeated that may occur only once: send Host, Authorization and Content-Type once each.";
   }
   return undefined;
+}
+
+/**
+ * Whether Node's parser expects another protocol behind the request, although Node then ignores the upgrade: what has arrived with
+ * the request is dropped, possibly a half of the next one, and of invalid requests that follow no error is reported.
+ */
+function asksToUpgrade({ headers }: FastifyRequest): boolean {
+  return headers.upgrade !== undefined && /\bupgrade\b/i.test(headers.connection ?? "");
 }
 
 /** RFC 3986, 3.2.2 and 3.2.3: a host name or an IP address, and a port. It may be empty (RFC 9110, 7.2). */

@@ -236,6 +236,30 @@ test.for([
   expect((await merchant(service.httpUrl, testKey).create({}, behind)).status).toBe(201);
 });
 
+/** Node's parser would drop the beginning of what follows in the same packet, and take the rest for the next request. */
+test.for([
+  "h2c",
+  "websocket",
+])("a request to upgrade to %s is answered as the last one on its connection", async (protocol) => {
+  const upgrade = `${get}${authorised}Connection: Upgrade\r\nUpgrade: ${protocol}\r\n\r\n`;
+  const [answer] = await exchange(service.httpUrl, upgrade, { answers: 1 });
+  expectApiError(answer, 404, "verification_not_found");
+  expect(answer?.headers.get("connection")).toBe("close");
+  const [behind, later] = [newIdempotencyKey(), newIdempotencyKey()];
+  const creation = (key: string) =>
+    `${create}${authorised}Content-Type: application/json\r\nIdempotency-Key: ${key}\r\nContent-Length: 2\r\n\r\n{}`;
+  const answers = await exchange(service.httpUrl, [upgrade + creation(behind), creation(later)]);
+  expect(answers.map(({ status }) => status)).toEqual([404]);
+  for (const key of [behind, later]) {
+    expect((await merchant(service.httpUrl, testKey).create({}, key)).status).toBe(201);
+  }
+});
+
+test("an Upgrade that no Connection names leaves the connection open", async () => {
+  const request = `${get}${authorised}Upgrade: h2c\r\n\r\n`;
+  expect(await exchange(service.httpUrl, [request, request], { answers: 2 })).toHaveLength(2);
+});
+
 describe("valid HTTP outside the contract gets one of the contract's errors:", () => {
   const rows: Row[] = [
     {
