@@ -88,6 +88,8 @@ function configurationOf(options: {
     "backend grpc",
     "  mode tcp",
     "  timeout server 24h",
+    // Not the address that the service trusts as a proxy's: here clients' own X-Forwarded-For is not removed.
+    "  source 127.0.0.2",
     ...servers("grpcPort"),
     "",
   ].join("\n");

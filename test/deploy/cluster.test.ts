@@ -8,12 +8,13 @@ import os from "node:os";
 import path from "node:path";
 import { createInterface } from "node:readline";
 import { setTimeout as delay } from "node:timers/promises";
-import { createClient } from "@connectrpc/connect";
+import { createClient, type Transport } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { findPrograms, MissingPrograms } from "../../deploy/cluster/programs.ts";
 import { newCredential } from "../../src/core/credential.ts";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
+import { AuditService } from "../../src/gen/proto/phoneproof/v1/audit_pb.ts";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
@@ -89,6 +90,8 @@ if (missing === undefined)
     let cluster: ReturnType<typeof startProgram>;
     let httpUrl: string;
     let apiKey: string;
+    /** To the gRPC port, as the administrator. */
+    let transport: Transport;
     let gateway: ReturnType<typeof startProgram>;
     const receipts = new Map<string, { readonly message_id: string }>();
     const acknowledged: Acknowledged[] = [];
@@ -207,11 +210,12 @@ if (missing === undefined)
         LOG_LEVEL: "warn",
       });
       await vi.waitUntil(() => cluster.lines.some((line) => line.includes("Ctrl-C")), { timeout: 150_000 });
-      const transport = createGrpcTransport({
+      transport = createGrpcTransport({
         baseUrl: `http://127.0.0.1:${grpcPort}`,
         interceptors: [
           (next) => (request) => {
             request.header.set("authorization", `Bearer ${adminToken}`);
+            request.header.set("x-forwarded-for", "192.0.2.1");
             return next(request);
           },
         ],
@@ -235,6 +239,12 @@ if (missing === undefined)
         receipts.set(receipt.message_id, receipt);
       });
     }, 180_000);
+
+    test("believes no gRPC client's X-Forwarded-For", async () => {
+      const { entries } = await createClient(AuditService, transport).listAuditEntries({});
+      expect(entries).not.toEqual([]);
+      expect(new Set(entries.map(({ address }) => address))).toEqual(new Set(["127.0.0.2"]));
+    });
 
     test("is upgraded process by process without a failed call", { timeout: 180_000 }, async () => {
       const pids = (line: string) => Number(/pid (\d+)/.exec(line)?.[1]);
