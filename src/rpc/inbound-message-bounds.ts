@@ -4,9 +4,9 @@
  */
 
 import type { Compression, UniversalHandler } from "@connectrpc/connect/protocol";
-import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
 import { callKey } from "./call-context.ts";
 import { ownerOf } from "./caller-bounds.ts";
+import { compressions } from "./compressions.ts";
 import { around, bytesOf, prefixBytes } from "./handlers.ts";
 import { FieldCount, uncountedBytes } from "./inbound-field-count.ts";
 import type { MemoryBudget } from "./memory-budget.ts";
@@ -202,7 +202,7 @@ export function withRequestLimits(
  * kilobytes expand to `maxBytes`, so one token's streams could otherwise fill the memory with a single small frame each.
  */
 export function countedCompressions(room: MemoryBudget): Compression[] {
-  return [compressionGzip, compressionBrotli].map((compression) => ({
+  return compressions.map((compression) => ({
     ...compression,
     async decompress(packed, maxBytes) {
       // How long it will be is known only afterwards.

@@ -2,7 +2,6 @@ import http2 from "node:http2";
 import type { SecureContextOptions, Server as TlsServer } from "node:tls";
 import { createContextValues } from "@connectrpc/connect";
 import { fastifyConnectPlugin } from "@connectrpc/connect-fastify";
-import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
 import fastify, {
   type FastifyInstance,
   type FastifyReply,
@@ -22,6 +21,7 @@ import { admissionGate } from "./admission-gate.ts";
 import { admissionInterceptor } from "./admission-interceptor.ts";
 import { noteFault, type RpcObserver } from "./answered-call.ts";
 import { addressKey, streamKey } from "./call-context.ts";
+import { compressions } from "./compressions.ts";
 import { createEarlyRefusals } from "./early-refusals.ts";
 import { grpcResponse } from "./grpc-response.ts";
 import { strictJson } from "./json-messages.ts";
@@ -64,8 +64,6 @@ const sessionWindowBytes = 4 * 1024 * 1024;
 const maxInvalidFrames = 20;
 /** Any request but those of inbound messages: as much as the gateway accepts. */
 const maxMessageBytes = 64 * 1024;
-/** Those that messages may have. */
-const compressions = [compressionGzip, compressionBrotli];
 /** Calls and streams that are still open after this are cut. */
 const closeGraceMs = 3_000;
 

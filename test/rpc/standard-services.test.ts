@@ -1,6 +1,8 @@
+import { randomBytes } from "node:crypto";
 import { once } from "node:events";
 import http2 from "node:http2";
-import { create, createFileRegistry, fromBinary, type MessageInitShape } from "@bufbuild/protobuf";
+import { brotliCompressSync, brotliDecompressSync, constants } from "node:zlib";
+import { create, createFileRegistry, fromBinary, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
 import {
   type FileDescriptorProto,
   FileDescriptorProtoSchema,
@@ -11,8 +13,9 @@ import { createGrpcTransport } from "@connectrpc/connect-node";
 import { describe, expect, onTestFinished, test } from "vitest";
 import {
   ServerReflection,
-  type ServerReflectionRequestSchema,
+  ServerReflectionRequestSchema,
   type ServerReflectionResponse,
+  ServerReflectionResponseSchema,
 } from "../../src/gen/proto/grpc/reflection/v1/reflection_pb.ts";
 import {
   Health,
@@ -213,5 +216,23 @@ describe("reflection", () => {
     const [answer, afterwards] = await ask({ case: undefined }, { case: "listServices", value: "" });
     expect(answer).toMatchObject({ case: "errorResponse", value: { errorCode: Code.InvalidArgument } });
     expect(afterwards?.case).toBe("listServicesResponse");
+  });
+
+  test("compresses by brotli with little effort, however much it is to compress", async () => {
+    const connection = connectRaw(service.grpcAddress);
+    const call = connection.call("grpc.reflection.v1.ServerReflection/ServerReflectionInfo", {
+      "grpc-accept-encoding": "br",
+    });
+    const host = randomBytes(30_000).toString("hex");
+    await call.send(toBinary(ServerReflectionRequestSchema, create(ServerReflectionRequestSchema, { host })));
+    call.halfClose();
+    const packed = await call.next();
+    if (packed === undefined) throw new Error("there was no answer");
+    const answer = brotliDecompressSync(packed);
+    expect(fromBinary(ServerReflectionResponseSchema, answer).validHost).toBe(host);
+    const quickly = brotliCompressSync(answer, { params: { [constants.BROTLI_PARAM_QUALITY]: 4 } });
+    expect(Buffer.from(packed).equals(quickly)).toBe(true);
+    expect(quickly.equals(brotliCompressSync(answer))).toBe(false);
+    await connection.close();
   });
 });
