@@ -2,7 +2,7 @@
 
 import { verifyWebhook, type WebhookHeaders } from "@phoneproof/client";
 import { Webhook } from "standardwebhooks";
-import { expect, test } from "vitest";
+import { expect, onTestFinished, test, vi } from "vitest";
 import { startTestService } from "../harness/service.ts";
 import { startReceiver, untilReceived } from "../webhooks/receiver.ts";
 import { openShop } from "../webhooks/shop.ts";
@@ -18,6 +18,12 @@ function signed(at = new Date(), by = secret) {
     "webhook-timestamp": String(Math.floor(at.getTime() / 1000)),
     "webhook-signature": new Webhook(by).sign("evt_1", at, body),
   };
+}
+
+function withLastByteChanged(signature: string): string {
+  const bytes = Buffer.from(signature.slice("v1,".length), "base64");
+  bytes[31] = (bytes[31] ?? 0) ^ 1;
+  return `v1,${bytes.toString("base64")}`;
 }
 
 const secondsAgo = (seconds: number) => new Date(Date.now() - seconds * 1000);
@@ -65,6 +71,22 @@ test("one valid signature of several is enough", async () => {
   expect(await verifyWebhook(body, { ...headers, "webhook-signature": several }, secret)).toBeTruthy();
 });
 
+test("however many signatures a request has, it is signed once for each secret", async () => {
+  const sign = vi.spyOn(crypto.subtle, "sign");
+  const verify = vi.spyOn(crypto.subtle, "verify");
+  onTestFinished(() => {
+    for (const spy of [sign, verify]) spy.mockRestore();
+  });
+  const forged = Array.from(
+    { length: 300 },
+    (_, index) => `v1,${Buffer.alloc(32, index).toString("base64")}`,
+  );
+  const headers = { ...signed(), "webhook-signature": `${forged.join(" ")}${" v1,".repeat(300)}` };
+  const refused = await failureOf(verifyWebhook(body, headers, [secret, another]));
+  expect(refused.code).toBe("webhook_not_authentic");
+  expect(sign.mock.calls.length + verify.mock.calls.length).toBe(2);
+});
+
 test.for<[what: string, body: string, headers: Record<string, string | undefined>]>([
   ["another body", `${body} `, signed()],
   ["another id", body, { ...signed(), "webhook-id": "evt_2" }],
@@ -83,6 +105,11 @@ test.for<[what: string, body: string, headers: Record<string, string | undefined
     "a signature cut short",
     body,
     { ...signed(), "webhook-signature": signed()["webhook-signature"].slice(0, -4) },
+  ],
+  [
+    "a signature whose last byte differs",
+    body,
+    { ...signed(), "webhook-signature": withLastByteChanged(signed()["webhook-signature"]) },
   ],
   ["no signature", body, { ...signed(), "webhook-signature": undefined }],
   ["no headers", body, {}],
