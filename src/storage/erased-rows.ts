@@ -1,5 +1,6 @@
 /** The parts of statements that erase: on request, or because it is time (retention.ts). */
 
+import { firstUuid } from "../core/ids.ts";
 import type { NamedStatement } from "./database.ts";
 
 /** Runs one statement of an erasure. */
@@ -78,31 +79,51 @@ export async function forget(
 }
 
 /**
- * Removes expected phones from codes, which are found by them. The planner has no statistics of phones: in a join it expects each to
- * find a two-hundredth of all codes, and may read all of them instead. So phones and codes are looked up one by one. A row that
- * has moved is not changed: its code was given out again.
+ * The end of a statement that removes the expected phones of the codes that the CTE `found` names by destination and code. They are
+ * looked up one by one: the planner has no statistics of phones, and may read all codes instead. A row that has moved is not
+ * changed: its code was given out again.
  */
-export function forgettingExpectedPhones({
-  phones,
-  where,
-}: {
-  readonly phones: string;
-  readonly where: string;
-}): string {
-  return `
-WITH found AS MATERIALIZED (
-  SELECT l.destination, l.code, l.verification_id
-  FROM (${phones}) AS p (phone)
-  CROSS JOIN LATERAL (SELECT * FROM live_code WHERE expected_phone = p.phone OFFSET 0) l
-),
+export const forgettingExpectedPhones = `
 locked AS MATERIALIZED (
-  SELECT l.row FROM (SELECT destination, code FROM found WHERE ${where} ORDER BY destination, code) k
+  SELECT l.row FROM (SELECT destination, code FROM found ORDER BY destination, code) k
   CROSS JOIN LATERAL (
     SELECT ctid AS row FROM live_code WHERE destination = k.destination AND code = k.code FOR NO KEY UPDATE
   ) l
-)
-UPDATE live_code l SET expected_phone = NULL WHERE l.ctid = ANY (ARRAY(SELECT row FROM locked))`;
-}
+),
+forgotten AS (
+  UPDATE live_code l SET expected_phone = NULL WHERE l.ctid = ANY (ARRAY(SELECT row FROM locked))
+)`;
 
 /** How many rows one statement looks at, in some 10 ms; only a few of them are locked. */
 export const rowsAtOnce = 5_000;
+
+/**
+ * The next batch of codes that expect the phone $1, behind destination $2 and verification $3, with all of the last verification.
+ * Skips those whose verification still expects it: its user still needs hints. OFFSET 0 keeps the planner from searching all
+ * verifications for this one, and the subquery as a limit keeps it from sorting all of the phone's codes: it expects fewer than the
+ * limit.
+ */
+const phoneCodesStatement = {
+  name: "erasure_phone_codes",
+  text: `
+WITH batch AS MATERIALIZED (
+  SELECT l.destination, l.verification_id, l.code FROM live_code l
+  WHERE l.expected_phone = $1 AND (l.destination, l.verification_id) > ($2, $3::uuid)
+  ORDER BY l.destination, l.verification_id FETCH FIRST (SELECT ${rowsAtOnce}) ROWS WITH TIES
+),
+found AS MATERIALIZED (
+  SELECT b.destination, b.code FROM batch b
+  WHERE NOT EXISTS (SELECT FROM verification v WHERE v.id = b.verification_id AND v.expected_phone = $1 OFFSET 0)
+),${forgettingExpectedPhones}
+SELECT b.destination, b.verification_id::text FROM batch b ORDER BY b.destination DESC, b.verification_id DESC LIMIT 1`,
+};
+
+/**
+ * Removes a phone from the codes whose verification does not expect it any more or does not exist: a request that lost the race for
+ * an idempotency key has reserved a code, on any destination. Batch by batch, since a merchant can have any number of
+ * verifications that expect one phone.
+ */
+export async function forgetPhoneInCodes(run: RunErasing, phone: string): Promise<void> {
+  for (let position: readonly unknown[] | undefined = ["", firstUuid]; position !== undefined; )
+    [position] = await run(phoneCodesStatement, [phone, ...position]);
+}

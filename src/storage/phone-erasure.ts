@@ -4,7 +4,7 @@ import type { NamedStatement } from "./database.ts";
 import {
   erasedMessages,
   forget,
-  forgettingExpectedPhones,
+  forgetPhoneInCodes,
   forgottenSenders,
   type RunErasing,
   rowsAtOnce,
@@ -50,7 +50,7 @@ export function createPhoneErasure(
     ])) {
       yield { ...nothing, messages: 0, webhookAnswers: answers as number };
     }
-    await run(phoneCodesStatement, [phone]);
+    await forgetPhoneInCodes(run, phone);
   };
 }
 
@@ -78,19 +78,6 @@ const senderStatement = {
   name: "erasure_sender",
   text: `
 WITH ${forgottenSenders({ keys: "SELECT e, $1::text FROM unnest(enum_range(NULL::environment)) AS e" })}`,
-};
-
-/**
- * Skips codes whose verification still expects the phone: it was created during the erasure, and its user still needs hints.
- * OFFSET 0 keeps the planner from searching all verifications for this one.
- */
-const phoneCodesStatement = {
-  name: "erasure_phone_codes",
-  text: forgettingExpectedPhones({
-    phones: "SELECT $1",
-    where:
-      "NOT EXISTS (SELECT FROM verification v WHERE v.id = found.verification_id AND v.expected_phone = $1 OFFSET 0)",
-  }),
 };
 
 /** Where the passes end. Later rows were written after the erasure began, which would otherwise never end. */

@@ -10,6 +10,7 @@ import {
   erasedMessages,
   erasedVerifications,
   forget,
+  forgetPhoneInCodes,
   forgettingExpectedPhones,
   forgottenSenders,
   type RunErasing,
@@ -25,7 +26,7 @@ export type ErasedNumbers = Omit<Erasure, "messages">;
 export interface VerificationErasure {
   /** Erases a verification's numbers and its messages. */
   erase(verificationId: string): Promise<Erasure>;
-  /** Erases the numbers of verifications, but leaves their messages. */
+  /** Erases the numbers of verifications, but leaves their messages, and codes that belong to no verification. */
   eraseNumbers(verificationIds: readonly string[]): Promise<ErasedNumbers>;
 }
 
@@ -41,6 +42,9 @@ export function createVerificationErasure(run: RunErasing, observer: StorageObse
       messages += batch;
       more = batch === rowsAtOnce;
     }
+    // Before the verification is erased: an erasure that was interrupted finds the phone by it when it is repeated.
+    for (const [phone] of await run(expectedPhonesStatement, [plainArray([verificationId])]))
+      await forgetPhoneInCodes(run, phone as string);
     const erased = await eraseNumbersOf([verificationId], cancelled);
     // Last, since it passes over a day of everybody's messages.
     messages += await eraseMessagesWithCode(verificationId);
@@ -207,25 +211,42 @@ SELECT id::text FROM locked_verification`,
 };
 
 /**
- * A code keeps its expected phone for as long as it is barred, even if no verification was created with it: a request that lost
- * the race for an idempotency key has reserved a code, on any destination. While codes cannot be released, because the expiry is
- * held back, retention may have erased the verification's phone before.
+ * The codes of these verifications, by their phones; for those whose phone retention has erased, by their expiry. That happens while
+ * codes cannot be released because the expiry is held back: a code keeps its expected phone for as long as it is barred.
  */
+const foundCodes = `
+found AS MATERIALIZED (
+  SELECT l.destination, l.code, l.expected_phone FROM verification v
+  CROSS JOIN LATERAL (
+    SELECT * FROM live_code
+    WHERE expected_phone = v.expected_phone AND destination = v.destination AND verification_id = v.id OFFSET 0
+  ) l
+  WHERE v.id = ANY ($1::uuid[])
+  UNION
+  SELECT l.destination, l.code, l.expected_phone FROM verification v
+  CROSS JOIN LATERAL (
+    SELECT * FROM live_code
+    WHERE v.expected_phone IS NULL AND expires_at = v.expires_at AND destination = v.destination AND verification_id = v.id
+    OFFSET 0
+  ) l
+  WHERE v.id = ANY ($1::uuid[]) AND l.expected_phone IS NOT NULL
+)`;
+
 const codesStatement = {
   name: "erasure_codes",
-  text: forgettingExpectedPhones({
-    phones: `
-    SELECT expected_phone FROM verification WHERE id = ANY ($1::uuid[])
-    UNION
-    SELECT l.expected_phone FROM verification v
-    CROSS JOIN LATERAL (
-      SELECT * FROM live_code
-      WHERE expires_at = v.expires_at AND destination = v.destination AND verification_id = v.id OFFSET 0
-    ) l
-    WHERE v.id = ANY ($1::uuid[])`,
-    where: `found.verification_id = ANY ($1::uuid[])
-    OR NOT EXISTS (SELECT FROM verification v WHERE v.id = found.verification_id OFFSET 0)`,
-  }),
+  text: `
+WITH ${foundCodes},${forgettingExpectedPhones}
+SELECT count(*) FROM locked`,
+};
+
+/** The phones that a verification or its code expects. */
+const expectedPhonesStatement = {
+  name: "erasure_expected_phones",
+  text: `
+WITH ${foundCodes}
+SELECT expected_phone FROM found
+UNION
+SELECT expected_phone FROM verification WHERE id = ANY ($1::uuid[]) AND expected_phone IS NOT NULL`,
 };
 
 /**

@@ -794,4 +794,42 @@ describe("an interrupted erasure", () => {
     await erasePhone(phone, quiet);
     expect(await tablesWith(quiet.db, phone)).toEqual([]);
   });
+
+  test.for([
+    { what: "a phone", erase: (phone: string) => erasePhone(phone, quiet) },
+    {
+      what: "a verification",
+      async erase(phone: string) {
+        const project = await quiet.createProject();
+        const { id } = await createPending(merchant(quiet.httpUrl, project.liveKey), expecting(phone));
+        return await quiet.client(ErasureService).eraseVerification({ verificationId: id });
+      },
+    },
+  ])("of $what has removed it from the codes before the batch that it waits for", async ({ erase }) => {
+    const phone = newPhone();
+    // Codes without a verification, as of creations that lost their idempotency keys.
+    await quiet.db.query(
+      `INSERT INTO live_code (destination, code, code_format, verification_id, expires_at, expected_phone)
+       SELECT '0200000000', $1 || n, 'numeric', lpad(n::text, 32, '0')::uuid, now() + interval '1 hour', $1
+       FROM generate_series(1, 15000) n`,
+      [phone],
+    );
+    const isLeft = async (n: number) => {
+      const { rows } = await quiet.db.query("SELECT expected_phone FROM live_code WHERE code = $1", [
+        phone + n,
+      ]);
+      return rows[0].expected_phone === phone;
+    };
+    const holder = await quiet.db.connect();
+    await holder.query("BEGIN");
+    await holder.query("SELECT FROM live_code WHERE code = $1 FOR UPDATE", [`${phone}7000`]);
+    const erasing = erase(phone);
+    await untilWaiting(quiet.db, 1);
+    expect([await isLeft(1), await isLeft(7000), await isLeft(15000)]).toEqual([false, true, true]);
+    await holder.query("COMMIT");
+    holder.release();
+    await erasing;
+    const { rowCount } = await quiet.db.query("SELECT FROM live_code WHERE expected_phone = $1", [phone]);
+    expect(rowCount).toBe(0);
+  });
 });

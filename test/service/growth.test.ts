@@ -170,8 +170,13 @@ test("creations planned on a page of idempotency records find theirs by the key 
   await expectLittleRead(db);
 });
 
-/** Ends the service's connections, which report their counters at that point at the latest. */
 async function expectLittleRead(db: pg.Pool): Promise<void> {
+  await untilCounted(db);
+  expect((await db.query(readMuch, [rows / 10])).rows).toEqual([]);
+}
+
+/** Ends the service's connections, which report their counters at that point at the latest. */
+async function untilCounted(db: pg.Pool): Promise<void> {
   const others =
     "FROM pg_stat_activity WHERE application_name LIKE 'phoneproof%' AND datname = current_database()";
   const { rows: ended } = await db.query(`SELECT pid, pg_terminate_backend(pid) ${others}`);
@@ -180,7 +185,6 @@ async function expectLittleRead(db: pg.Pool): Promise<void> {
     async () => (await db.query(`SELECT 1 ${others} AND pid = ANY ($1)`, [pids])).rowCount === 0,
     { timeout: 45_000, interval: 20 },
   );
-  expect((await db.query(readMuch, [rows / 10])).rows).toEqual([]);
 }
 
 /** Verifications and messages a minute apart, the last of them 130 days old, of which `$1` are still to be erased. */
@@ -228,4 +232,34 @@ test.for([
     SELECT (SELECT count(*)::int FROM inbound_message) AS messages,
       (SELECT count(*)::int FROM verification WHERE phone IS NOT NULL) AS phones`);
   expect(kept).toEqual([{ messages: rows - left, phones: rows - left }]);
+});
+
+/** One of ten of these verifications, and its code, expects the phone `$1`. */
+const expectingPhone = `
+WITH verifications AS (
+  INSERT INTO verification (id, project_id, environment, mode, status, expected_phone, client_reference, state, destination,
+    sms_text, created_at, expires_at)
+  SELECT uuidv7(n * interval '1 ms' - interval '1 hour'), gen_random_uuid(), 'test', 'match', 'cancelled',
+    CASE WHEN n % 10 = 0 THEN $1 ELSE '0100000' || lpad((n % 10)::text, 4, '0') END, '', '', '0200000000', '', at,
+    at + interval '1 hour'
+  FROM generate_series(1, 40000) n, LATERAL (SELECT date_trunc('milliseconds', now()) + n * interval '1 ms' AS at) a
+  RETURNING id, destination, expected_phone, expires_at
+)
+INSERT INTO live_code (destination, code, code_format, verification_id, expires_at, expected_phone)
+SELECT destination, id, 'numeric', id, expires_at, expected_phone FROM verifications WHERE expected_phone = $1`;
+
+test("erasing a phone reads each of its codes twice, however many batches their verifications are in", async () => {
+  const service = await startTestService({ ROLES: "api" });
+  const phone = newPhone();
+  await service.db.query(expectingPhone, [phone]);
+  await service.db.query("SELECT pg_stat_reset()");
+  await Array.fromAsync(service.client(ErasureService).erasePhone({ phone }));
+  await untilCounted(service.db);
+  // Those that were changed are still in the index.
+  const { rows: read } = await service.db.query(
+    "SELECT idx_tup_read::int AS codes FROM pg_stat_user_indexes WHERE indexrelname = 'live_code_expecting'",
+  );
+  expect(read[0]?.codes).toBeLessThanOrEqual(2 * 4_000);
+  const { rows: left } = await service.db.query("SELECT FROM live_code WHERE expected_phone = $1", [phone]);
+  expect(left).toEqual([]);
 });
