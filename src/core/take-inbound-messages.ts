@@ -20,6 +20,7 @@ import {
 import { codeCandidates, isWebSent, normaliseText } from "./message-text.ts";
 import type { Environment, ServiceCaller } from "./project.ts";
 import type { Settle } from "./settle.ts";
+import { turnOfOthers } from "./time-slices.ts";
 
 export interface InboundReceipt extends Judgement {
   /** The id of the answered message, as sent. */
@@ -29,9 +30,9 @@ export interface InboundReceipt extends Judgement {
 /**
  * Takes messages in the given order. Each message's receipt goes to the receiver at the same index once its effect is durable.
  *
- * Returns a promise only if something has to be looked up first; it resolves when all messages have been submitted. A caller
- * keeps its messages in order by awaiting it, and its throughput by not awaiting the receipts. Errors are thrown before any
- * message is submitted.
+ * Returns a promise only if something has to be looked up first, or if other work must have its turn meanwhile: the texts of one
+ * request can take more than a second. It resolves when all messages have been submitted. A caller keeps its messages in order by
+ * awaiting it, and its throughput by not awaiting the receipts. Errors are thrown before any message is submitted.
  */
 export type TakeInboundMessages = (
   messages: readonly InboundMessageFields[],
@@ -73,10 +74,12 @@ export function takeInboundMessages(parts: {
     const { source } = caller;
 
     const codeLengths = directory.codeLengths();
+    const prepared: Prepared[] = [];
     if (codeLengths instanceof Promise) return takeOnceKnown(caller, codeLengths);
     if (caller.scope === "admin") return takeOnceKnown(caller);
-    const prepared: Prepared[] = [];
     for (const fields of messages) {
+      const turn = turnOfOthers();
+      if (turn !== undefined) return takeOnceKnown(caller, turn);
       const validation = validateInboundMessage(fields);
       const number = validation.ok ? directory.number(validation.message.to) : undefined;
       if (number instanceof Promise) return takeOnceKnown(caller, number);
@@ -85,22 +88,27 @@ export function takeInboundMessages(parts: {
     judge(prepared);
     return undefined;
 
-    /** `first` is the look-up that was not cached; if it fails, this call fails. */
+    /** Prepares the rest, after `first`: the turn of other work, or the look-up that was not cached; if it fails, this call fails. */
     async function takeOnceKnown(caller: ServiceCaller, first?: Promise<unknown>): Promise<void> {
       await first;
       const codeLengths = await directory.codeLengths();
-      const destinations = new Set<string>();
-      const known = await Promise.all(
-        messages.map(async (fields) => {
-          const validation = validateInboundMessage(fields);
-          const number = validation.ok ? await directory.number(validation.message.to) : undefined;
-          return { validation, number };
-        }),
+      const validations: InboundMessageValidation[] = [];
+      for (const fields of messages.slice(prepared.length)) {
+        await turnOfOthers();
+        validations.push(validateInboundMessage(fields));
+      }
+      const numbers = await Promise.all(
+        validations.map((validation) =>
+          validation.ok ? directory.number(validation.message.to) : undefined,
+        ),
       );
-      const prepared = known.map(({ validation, number }) => {
+      const destinations = new Set<string>();
+      for (const [index, validation] of validations.entries()) {
+        await turnOfOthers();
+        const number = numbers[index];
         if (number?.removed === false) destinations.add(`${number.number} (${number.environment})`);
-        return prepare(validation, { number, codeLengths, caller, source, simulated });
-      });
+        prepared.push(prepare(validation, { number, codeLengths, caller, source, simulated }));
+      }
       if (caller.scope === "admin") await writeDown(actorOf(call), sending(messages.length, destinations));
       judge(prepared);
     }

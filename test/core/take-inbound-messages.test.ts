@@ -1,4 +1,5 @@
-import { expect, test, vi } from "vitest";
+import { setImmediate as nextTurn } from "node:timers/promises";
+import { expect, onTestFinished, test, vi } from "vitest";
 import type { Call } from "../../src/core/call.ts";
 import type { Directory } from "../../src/core/directory.ts";
 import { takeInboundMessages } from "../../src/core/take-inbound-messages.ts";
@@ -32,7 +33,7 @@ test.for([
   expect(receiver.resolve).not.toHaveBeenCalled();
 });
 
-test("a failure to count one message's receipt does not affect another message", () => {
+test("a failure to count one message's receipt does not affect another message", async () => {
   const take = takeInboundMessages({
     directory: {
       codeLengths: () => ({ numeric: [8], alphanumeric: [] }),
@@ -46,7 +47,7 @@ test("a failure to count one message's receipt does not affect another message",
     writeDown: async () => {},
   });
   const receivers = [1, 2].map(() => ({ resolve: vi.fn(), reject: vi.fn() }));
-  take([message, { ...message, messageId: "2" }], call, receivers);
+  await take([message, { ...message, messageId: "2" }], call, receivers);
   const settled = receivers.map(({ resolve, reject }) => [
     resolve.mock.calls.length,
     reject.mock.calls.length,
@@ -55,4 +56,49 @@ test("a failure to count one message's receipt does not affect another message",
     [0, 1],
     [1, 0],
   ]);
+});
+
+test.for([
+  { what: "", number: () => undefined },
+  { what: ", also if their numbers are looked up", number: async () => undefined },
+])("messages that take long give all other work its turn, and are judged in order$what", async ({
+  number,
+}) => {
+  // The slice that an earlier test has begun is over.
+  await nextTurn();
+  await nextTurn();
+  let time = performance.now();
+  // Whatever is done takes a millisecond, of which a slice has five.
+  const clock = vi.spyOn(performance, "now").mockImplementation(() => (time += 1));
+  onTestFinished(() => clock.mockRestore());
+  const judged: string[] = [];
+  const take = takeInboundMessages({
+    directory: {
+      codeLengths: () => ({ numeric: [8], alphanumeric: [] }),
+      number,
+    } as unknown as Directory,
+    judgeMessage: ({ messageId }) => void judged.push(messageId),
+    onReceipt: () => {},
+    writeDown: async () => {},
+  });
+  const ids = Array.from({ length: 100 }, (_, index) => `id-${index}`);
+  const receivers = ids.map(() => ({ resolve: vi.fn(), reject: vi.fn() }));
+  const taking = { isOver: false };
+  const taken = Promise.resolve(
+    take(
+      ids.map((messageId) => ({ ...message, messageId })),
+      call,
+      receivers,
+    ),
+  ).then(() => {
+    taking.isOver = true;
+  });
+  let turns = 0;
+  while (!taking.isOver) {
+    await nextTurn();
+    turns += 1;
+  }
+  await taken;
+  expect(judged).toEqual(ids);
+  expect(turns).toBeGreaterThanOrEqual(100 / 5);
 });
