@@ -307,6 +307,32 @@ describe("erasing a phone", () => {
     expect(await tablesWithPhone(phone)).toEqual([]);
   });
 
+  test("finds it in any digits that Unicode knows", async () => {
+    const phone = newPhone();
+    const variants = Array.from({ length: 10 }, () => [] as string[]);
+    for (let point = 0x80; point <= 0x10ffff; point++) {
+      const character = String.fromCodePoint(point);
+      const normal = character.normalize("NFKC");
+      if (/^[(]?\d[.,)]?$/.test(normal)) variants[Number(/\d/.exec(normal)?.[0])]?.push(character);
+    }
+    const most = Math.max(...variants.map(({ length }) => length));
+    const spelledBy = (index: number) =>
+      [...phone].map((digit) => variants[Number(digit)]?.[index % (variants[Number(digit)]?.length ?? 0)]);
+    const { destination: to } = (await shop.create({})).body;
+    const from = newPhone();
+    const texts = Array.from({ length: most }, (_, index) => `\u0301${spelledBy(index).join("\u0301")}`);
+    await service.sms(...texts.map((text) => ({ to, from, text })));
+    expect(await erasePhone(phone)).toEqual({ ...nothing, messages: most });
+  });
+
+  test("ends although hundreds of texts have only combining marks, which Postgres would take minutes to sort", async () => {
+    const phone = newPhone();
+    const { destination: to } = (await shop.create({})).body;
+    const text = `${"\u0315\u0300".repeat(990)}${spelled(phone)}`;
+    await service.sms(...Array.from({ length: 600 }, () => ({ to, from: newPhone(), text })));
+    expect(await erasePhone(phone)).toEqual({ ...nothing, messages: 600 });
+  });
+
   test("is logged in the audit log, with the phone masked", async () => {
     const phone = newPhone();
     await erasePhone(phone);
