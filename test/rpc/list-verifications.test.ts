@@ -1,11 +1,12 @@
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { timestampFromDate, timestampMs } from "@bufbuild/protobuf/wkt";
 import { type Client, Code } from "@connectrpc/connect";
-import { describe, expect, test } from "vitest";
+import { describe, expect, onTestFinished, test, vi } from "vitest";
 import {
   Environment,
   type ListVerificationsRequestSchema,
   type Verification,
+  VerificationMode,
   VerificationService,
   VerificationStatus,
 } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
@@ -356,4 +357,24 @@ test("a listed verification has everything that reading it returns", async () =>
     throw new Error("no server_time");
   expect(timestampMs(listed.serverTime)).toBeGreaterThanOrEqual(timestampMs(verification.serverTime));
   expect({ ...listed, serverTime: undefined }).toEqual({ ...verification, serverTime: undefined });
+});
+
+test("a phone, of any length that a request may have, costs no more than its spelling may be long", async () => {
+  const { rpc } = await newShop();
+  // Sorting this many combining marks takes a fifth of a second.
+  const marks = "\u0315\u0300".repeat(15_000);
+  const normalize = vi.spyOn(String.prototype, "normalize");
+  onTestFinished(() => normalize.mockRestore());
+  const calls: (() => Promise<unknown>)[] = [
+    () => rpc.listVerifications({ phone: marks }),
+    () =>
+      rpc.createVerification({
+        idempotencyKey: "a-long-phone",
+        mode: VerificationMode.MATCH,
+        expectedPhone: marks,
+      }),
+  ];
+  for (const call of calls) expect((await answerOf(call)).code).toBe("validation_failed");
+  const longest = Math.max(0, ...normalize.mock.contexts.map((text) => String(text).length));
+  expect(longest).toBeLessThan(1_000);
 });
