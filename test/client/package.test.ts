@@ -95,12 +95,12 @@ test.for(runtimes)("behaves the same in $name", async ({ command, options }) => 
 });
 
 test("needs only globals and options that every web-compatible runtime has", async () => {
-  const { AbortController, Blob, URL, atob, crypto, performance } = globalThis;
+  const { AbortController, Blob, URL, atob, btoa, crypto, performance } = globalThis;
   // Where a Request has no option `cache`, fetch rejects it.
   const fetch = (url: string, init: RequestInit) =>
     "cache" in init ? Promise.reject(new TypeError("cache")) : globalThis.fetch(url, init);
   const context = createContext({
-    ...{ AbortController, Blob, URL, atob, crypto, fetch, performance },
+    ...{ AbortController, Blob, URL, atob, btoa, crypto, fetch, performance },
     ...{ clearTimeout, setTimeout },
     settings: { baseUrl: service.httpUrl, apiKey: liveKey },
   });

@@ -190,8 +190,8 @@ test.for([
 });
 
 test("a stream of inbound messages may be silent for longer than a message may take", async () => {
-  shortenTimers(10_000);
   const { liveKey } = await service.createProject();
+  shortenTimers(10_000);
   const stream = connection.call(`${InboundMessageService.typeName}/StreamInboundMessages`, {
     authorization: `Bearer ${service.adminToken}`,
   });
@@ -204,8 +204,8 @@ test("a stream of inbound messages may be silent for longer than a message may t
 });
 
 test("a call whose message is overdue is closed even while its key is being looked up", async () => {
-  shortenTimers(10_000);
   const { liveKey } = await service.createProject();
+  shortenTimers(10_000);
   const holder = await service.db.connect();
   try {
     await holder.query("BEGIN; LOCK TABLE api_key");

@@ -216,7 +216,7 @@ function understood(response: FetchResponse, text: string, idempotencyKey: strin
   const error = new PhoneproofError(
     isApiError
       ? // With the fields: what collects errors often keeps the message alone.
-        [apiError.message, ...fields.map(({ field, message }) => `${field} ${message}`)].join(" | ")
+        [apiError.message, ...fields.map((problem) => `${problem.field} ${problem.message}`)].join(" | ")
       : `status ${status}, not from phoneproof${isLasting ? ": check baseUrl" : ""}`,
     {
       code: isApiError ? apiError.code : isLasting ? "unexpected_answer" : "no_answer",

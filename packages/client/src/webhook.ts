@@ -41,7 +41,7 @@ export async function verifyWebhook(
   checkOptions(options);
   if (typeof headers?.get !== "function") checkObject(headers, "headers");
   const keys = [secrets].flat().map(keyOf);
-  if (keys.length === 0) throw new TypeError("secrets must contain at least one secret");
+  if (keys.length === 0) throw new TypeError("secrets must not be empty");
 
   const timestamp = headerOf(headers, "webhook-timestamp");
   const isRecent = Math.abs(Date.now() / 1000 - Number(timestamp)) <= (options.toleranceSeconds ?? 300);
@@ -53,17 +53,18 @@ export async function verifyWebhook(
 
   const received = body as BlobPart;
   const signed = await new Blob([`${headerOf(headers, "webhook-id")}.${timestamp}.`, received]).arrayBuffer();
-  const signatures = headerOf(headers, "webhook-signature").split(" ").flatMap(signatureOf);
+  const signatures = headerOf(headers, "webhook-signature").split(" ");
   for (const key of keys) {
     const imported = await crypto.subtle.importKey("raw", key, { name: "HMAC", hash: "SHA-256" }, false, [
       "sign",
     ]);
     // Once for each key, and not for each signature, of which anybody can send thousands with a large body.
-    const expected = new Uint8Array(await crypto.subtle.sign("HMAC", imported, signed));
-    // Compares in constant time: a byte that is missing differs in the length.
-    const differs = (signature: Uint8Array) =>
-      expected.reduce(
-        (all, byte, at) => all | (byte ^ (signature[at] as number)),
+    const mac = new Uint8Array(await crypto.subtle.sign("HMAC", imported, signed));
+    const expected = `v1,${btoa(String.fromCharCode(...mac))}`;
+    // Compares in constant time: a character that is missing differs in the length.
+    const differs = (signature: string) =>
+      [...expected].reduce(
+        (all, _, at) => all | (expected.charCodeAt(at) ^ signature.charCodeAt(at)),
         signature.length ^ expected.length,
       );
     if (!signatures.every(differs)) {
@@ -82,26 +83,15 @@ function headerOf(headers: WebhookHeaders, name: string): string {
   return String(value ?? "");
 }
 
-const fromBase64 = (text: string) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
-
 function keyOf(secret: string): Uint8Array<ArrayBuffer> {
   try {
-    const key = fromBase64(secret.replace(/^whsec_/, ""));
+    const key = Uint8Array.from(atob(secret.replace(/^whsec_/, "")), (character) => character.charCodeAt(0));
     // Standard Webhooks requires 24 to 64 bytes: a shorter secret was truncated.
     if (key.length >= 24) return key;
   } catch {
     // The decoder's error is dropped, because it may quote the secret and must not get into a log.
   }
   throw new TypeError("a secret must be whsec_ followed by base64, complete");
-}
-
-/** Ignores signature versions other than v1, and invalid base64. */
-function signatureOf(text: string): Uint8Array<ArrayBuffer>[] {
-  try {
-    return text.startsWith("v1,") ? [fromBase64(text.slice(3))] : [];
-  } catch {
-    return [];
-  }
 }
 
 function notAuthentic(why: string): PhoneproofError {
