@@ -738,14 +738,17 @@ const isRefused = (url: string) =>
     () => true,
   );
 
-/** A stream whose client goes on sending and whose messages get no receipt until `settle`, which gives them all theirs. */
-function unsettledStream(signal: AbortSignal) {
+/**
+ * A stream whose client sends groups of a thousand messages and stays, and whose messages get no receipt until `settle`, which gives
+ * those that were taken theirs. `process`: what it shares with other streams.
+ */
+function unsettledStream(signal: AbortSignal, { groups = 10, process = { unsettled: 0 } } = {}) {
   const state = { taken: 0, isLeft: false };
   const settles: (() => void)[] = [];
   async function* requests() {
     const messages = times(1_000, () => create(InboundMessageWireSchema));
     try {
-      for (let sent = 0; sent < 10; sent++)
+      for (let sent = 0; sent < groups; sent++)
         yield create(StreamInboundMessagesRequestWireSchema, { messages });
       await new Promise(() => {});
     } finally {
@@ -767,7 +770,7 @@ function unsettledStream(signal: AbortSignal) {
         for (const receiver of receivers) settles.push(() => receiver.resolve(receipt));
         return undefined;
       },
-      process: { unsettled: 0 },
+      process,
     },
     signal,
   );
@@ -780,7 +783,10 @@ function unsettledStream(signal: AbortSignal) {
     }
     return { receipts, error: undefined };
   })();
-  return { state, ended, settle: () => settles.forEach((settle) => void settle()) };
+  const settle = () => {
+    for (const settleOne of settles.splice(0)) settleOne();
+  };
+  return { state, ended, settle };
 }
 
 test("a stream that is held back when the service stops takes no more of what its client has sent", async () => {
@@ -793,6 +799,27 @@ test("a stream that is held back when the service stops takes no more of what it
   settle();
   expect(await ended).toEqual({ receipts: 5_000, error: reason });
   expect(state.taken).toBe(5_000);
+});
+
+test("while the streams of a process have 10,000 messages in progress together, each takes more only once it has none", async () => {
+  const stopping = new AbortController();
+  onTestFinished(() => stopping.abort());
+  const process = { unsettled: 0 };
+  const begin = (groups: number) => unsettledStream(stopping.signal, { groups, process });
+  const untilTaken = ({ state }: ReturnType<typeof begin>, count: number) =>
+    vi.waitUntil(() => state.taken === count, { timeout: 45_000 });
+  const others = [begin(5), begin(3)] as const;
+  await Promise.all([untilTaken(others[0], 5_000), untilTaken(others[1], 3_000)]);
+  const last = begin(10);
+  await untilTaken(last, 2_000);
+  expect(process.unsettled).toBe(10_000);
+  last.settle();
+  await untilTaken(last, 4_000);
+  // Settled messages do not count: now it may have as many as it would have alone.
+  others[0].settle();
+  last.settle();
+  await untilTaken(last, 9_000);
+  expect(process.unsettled).toBe(8_000);
 });
 
 test("a stream that begins when the service is stopping takes nothing, and ends at once", async () => {

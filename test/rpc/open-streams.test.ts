@@ -265,6 +265,31 @@ test("a check that fails for want of the database ends no stream; one that finds
   expect(ended).toEqual(["first: invalid_api_key", "second: invalid_api_key"]);
 });
 
+test("of a caller at most 2,500 streams are open, and of all callers 10,000; those that end free their places", () => {
+  const streams = keepOpenStreams({ onRevision: () => ({ stop: () => {} }) });
+  onTestFinished(streams.close);
+  const open = (tokenId: string) =>
+    streams.add({
+      caller: { ...caller, tokenId },
+      credential: tokenId,
+      authenticate: async () => {},
+      end: () => {},
+    });
+  const leave = open("first");
+  for (let opened = 1; opened < 2_500; opened++) open("first");
+  const tooMany = expect.objectContaining({ code: "rate_limited" });
+  expect(() => open("first")).toThrow(tooMany);
+  leave();
+  open("first");
+  // Over already.
+  leave();
+  expect(() => open("first")).toThrow(tooMany);
+  for (const tokenId of ["second", "third", "fourth"]) {
+    for (let opened = 0; opened < 2_500; opened++) open(tokenId);
+  }
+  expect(() => open("fifth")).toThrow(expect.objectContaining({ code: "service_unavailable" }));
+});
+
 /** The counted refusals over gRPC, by code. */
 async function refusals(): Promise<Record<string, number>> {
   const { sum } = await scrape(service.opsUrl);

@@ -13,6 +13,7 @@ import { merchant } from "../gateway/merchant.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { startTestService } from "../harness/service.ts";
 import { runAllTheTime, suppressTimers } from "../harness/timers.ts";
+import { scrape } from "../ops/scrape.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
 import { untilWaiting } from "./barrier.ts";
 import { createPending } from "./pending.ts";
@@ -206,6 +207,25 @@ test("a message whose number is being looked up on a connection that is lost get
     lock.release(true);
   }
   expect(await service.sms(message)).toMatchObject([{ outcome: "NO_MATCH", duplicate: false }]);
+});
+
+test("a message that is judged again on a connection that is lost gets no receipt, and is no fault", async () => {
+  const message = { to: "0299999999", from: "01087657778", text: "hello", messageId: "judged-again" };
+  await service.sms(message);
+  const faults = async () => (await scrape(service.opsUrl)).sum("phoneproof_inbound_faults_total");
+  const before = await faults();
+  const holder = await service.db.connect();
+  try {
+    await holder.query("SELECT pg_advisory_lock(hashtext('phoneproof inbound'))");
+    const sent = expect(service.sms(message)).rejects.toMatchObject({ code: Code.Unavailable });
+    await untilWaiting(service.db, 1);
+    await cutConnections();
+    await sent;
+  } finally {
+    holder.release(true);
+  }
+  expect(await faults()).toBe(before);
+  expect(await service.sms(message)).toMatchObject([{ outcome: "NO_MATCH", duplicate: true }]);
 });
 
 const amidBatch = {
