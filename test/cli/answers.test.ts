@@ -1,8 +1,14 @@
-import { create, toBinary } from "@bufbuild/protobuf";
+import { buffer } from "node:stream/consumers";
+import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { beforeAll, describe, expect, test, vi } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import { ListApiKeysResponseSchema } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
+import { ListAuditEntriesResponseSchema } from "../../src/gen/proto/phoneproof/v1/audit_pb.ts";
 import { ListDestinationNumbersResponseSchema } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
+import {
+  ListUsageRequestSchema,
+  ListUsageResponseSchema,
+} from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { startTestService, type TestProject, type TestService } from "../harness/service.ts";
 import { scrape } from "../ops/scrape.ts";
 import { framed } from "../rpc/raw-grpc.ts";
@@ -272,6 +278,18 @@ test("a list that is larger than gRPC clients accept by default is read", async 
     PHONEPROOF_TOKEN: "x",
   });
   expect(listed.keys[0].name.length).toBe(name.length);
+});
+
+test("the usage of all projects is of one month, even if that ends between two pages", async () => {
+  const asked: string[] = [];
+  const { address } = await startGrpcPeer(async (call) => {
+    const { month, pageToken } = fromBinary(ListUsageRequestSchema, (await buffer(call)).subarray(5));
+    asked.push(`${month} ${pageToken}`);
+    const page = { usage: [{ month: "2031-05" }], nextPageToken: pageToken === "" ? "next" : "" };
+    call.end(framed(toBinary(ListUsageResponseSchema, create(ListUsageResponseSchema, page))));
+  });
+  await answerOf(["project", "usage"], { PHONEPROOF_ADDRESS: address, PHONEPROOF_TOKEN: "x" });
+  expect(asked).toEqual([" ", "2031-05 next"]);
 });
 
 test("a service without pages answers with all entries at once, however many there are", async () => {
@@ -1081,6 +1099,16 @@ describe("human-readable output", () => {
     );
     expect(await answer("verification", "show", id)).toMatchObject({ client_reference: evil });
   });
+});
+
+test("neither do those in the token of a list's next page", async () => {
+  const list = create(ListAuditEntriesResponseSchema, { entries: [{}], nextPageToken: "\u001b[2J" });
+  const { address } = await startGrpcPeer((call) =>
+    call.end(framed(toBinary(ListAuditEntriesResponseSchema, list))),
+  );
+  const peer = { PHONEPROOF_ADDRESS: address, PHONEPROOF_TOKEN: "x" };
+  const { stderr } = await run(["audit", "list", "--limit", "1"], peer);
+  expect(stderr).toBe("There may be more: add --page-token \\x1b[2J\n");
 });
 
 test("joined emoji in the service's answers are shown as they are", async () => {

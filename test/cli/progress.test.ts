@@ -1,5 +1,5 @@
 import { expect, onTestFinished, test, vi } from "vitest";
-import { progressLine, Tally } from "../../src/cli/progress.ts";
+import { ProgressDisplay, progressLine, Tally } from "../../src/cli/progress.ts";
 
 test.for([
   { done: "less than a hundredth", bytes: 99, share: "0%", left: false },
@@ -21,11 +21,68 @@ test.for([
   expect(/ \d+:\d\d left /.test(line)).toBe(left);
 });
 
-test("outcomes that do not fit in the line are summed as others, after the most frequent, and none is lost", () => {
-  vi.useFakeTimers({ toFake: ["performance"] });
+function stopTime(): void {
+  vi.useFakeTimers({ toFake: ["performance", "setInterval", "clearInterval"] });
   onTestFinished(() => {
     vi.useRealTimers();
   });
+}
+
+test.for([
+  { seconds: 6.1, left: "0:07" },
+  { seconds: 60, left: "1:00" },
+  { seconds: 750, left: "12:30" },
+  { seconds: 11_100, left: "3:05:00" },
+])("with half of a file done after $seconds s, $left are left", ({ seconds, left }) => {
+  stopTime();
+  const tally = new Tally();
+  tally.bytes = 5_000_000;
+  vi.advanceTimersByTime(seconds * 1_000);
+  expect(progressLine(tally, 10_000_000, 80)).toBe(`0  50% of 10 MB  ${left} left  0/s`);
+});
+
+test.for([
+  { name: "has grown since its size was read", bytes: 12_000, total: 10_000, line: "0  100% of 10 kB  0/s" },
+  { name: "is empty", bytes: 0, total: 0, line: "0  0/s" },
+])("progress through a file that $name", ({ bytes, total, line }) => {
+  const tally = new Tally();
+  tally.bytes = bytes;
+  expect(progressLine(tally, total, 80)).toBe(line);
+});
+
+/** Collects what is written to stderr, which is no terminal here. */
+function collectErrorOutput() {
+  const write = vi.spyOn(process.stderr, "write").mockReturnValue(true);
+  onTestFinished(() => write.mockRestore());
+  return () => write.mock.calls.splice(0).map(([text]) => text);
+}
+
+test("the line is redrawn five times a second on one row of the terminal, until it is cleared", () => {
+  stopTime();
+  const written = collectErrorOutput();
+  const display = new ProgressDisplay(true, (columns) => `${columns} `.repeat(40));
+  const line = `\r\x1b[2K${"79 ".repeat(26)}…`;
+  vi.advanceTimersByTime(400);
+  expect(written()).toEqual([line, line]);
+  display.print("a permanent line");
+  expect(written().join("")).toBe("\r\x1b[2Ka permanent line\n");
+  display.clear();
+  vi.advanceTimersByTime(1_000);
+  expect(written()).toEqual(["\r\x1b[2K"]);
+});
+
+test("without a terminal there are only the permanent lines", () => {
+  stopTime();
+  const written = collectErrorOutput();
+  const display = new ProgressDisplay(false, () => "progress");
+  vi.advanceTimersByTime(1_000);
+  display.print("a permanent line");
+  display.clear();
+  expect(written()).toEqual(["a permanent line\n"]);
+});
+
+test("outcomes that do not fit in the line are summed as others, after the most frequent, and none is lost", () => {
+  stopTime();
   const tally = new Tally();
   const counts = { VERIFIED: 90_000, NO_MATCH: 8_000, SENDER_MISMATCH: 1_500, LATE: 300, AMBIGUOUS: 200 };
   for (const [outcome, count] of Object.entries(counts))

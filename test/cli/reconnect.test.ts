@@ -1,8 +1,8 @@
-/** Which errors are retried, and which are permanent. */
+/** Which errors are retried, and which are permanent; and how a lost connection is reported. */
 
 import { Metadata, type ServiceError, status } from "@grpc/grpc-js";
 import { expect, test } from "vitest";
-import { isPermanent, pauseMs } from "../../src/cli/reconnect.ts";
+import { isPermanent, lossLine, pauseMs } from "../../src/cli/reconnect.ts";
 import { failureCodes } from "../../src/failures.ts";
 import { statusDetails } from "./grpc-peer.ts";
 
@@ -43,4 +43,21 @@ test("pauses between attempts double up to a second, each with a jitter of up to
     expect(Math.min(...pauses)).toBeGreaterThanOrEqual(longest / 2);
     expect(Math.max(...pauses) - Math.min(...pauses)).toBeGreaterThan(longest / 4);
   }
+});
+
+test.for([
+  { isStill: false, json: false, line: "phoneproof: connection lost, trying again (3): \\x1b[2Jreset" },
+  { isStill: true, json: false, line: "phoneproof: still no connection, trying again (3): \\x1b[2Jreset" },
+  { isStill: false, json: true, line: undefined },
+])("a lost connection, lasting: $isStill, with --json: $json, is reported as $line", ({
+  isStill,
+  json,
+  line,
+}) => {
+  expect(lossLine({ reason: "\u001b[2Jreset", isStill }, json, " (3)")).toBe(line);
+});
+
+test("a lost connection that lasts is reported with --json as an error in JSON", () => {
+  const line = lossLine({ reason: "reset", isStill: true }, true) ?? "";
+  expect(JSON.parse(line).error).toMatchObject({ message: "reset" });
 });

@@ -390,8 +390,8 @@ describe("a client that resets its stream has cancelled it", () => {
   });
 });
 
-/** Whether Node reports this error depends on how much of the request it has read by then: no client can cause it at will. */
-test("a request that Node finds cut short counts as canceled, not as a fault", async () => {
+/** The responses to a stream that is answered with its own messages. `answered` is called at its end. */
+async function intercepted(messages: AsyncIterable<unknown>) {
   const answered = vi.fn();
   const interceptor = admissionInterceptor({
     admission: { isCurrent: () => true } as unknown as Admission,
@@ -410,11 +410,10 @@ test("a request that Node finds cut short counts as canceled, not as a fault", a
   };
   const checkpoint = { at: performance.now(), revision: 0 };
   const method = InboundMessageService.method.streamInboundMessages;
-  const cutShort = Readable.from([], { objectMode: true }).destroy() as AsyncIterable<never>;
   const request = {
     stream: true,
     method,
-    message: cutShort,
+    message: messages,
     signal: new AbortController().signal,
     header: new Headers(),
     contextValues: createContextValues().set(admittedKey, {
@@ -432,10 +431,28 @@ test("a request that Node finds cut short counts as canceled, not as a fault", a
     trailer: new Headers(),
     message: entered.message as AsyncIterable<never>,
   }))(request);
-  await expect(Array.fromAsync(response.message as AsyncIterable<never>)).rejects.toMatchObject({
-    code: Code.Canceled,
-  });
+  return { answered, responses: response.message as AsyncIterable<unknown> };
+}
+
+/** Whether Node reports this error depends on how much of the request it has read by then: no client can cause it at will. */
+test("a request that Node finds cut short counts as canceled, not as a fault", async () => {
+  const cutShort = Readable.from([], { objectMode: true }).destroy() as AsyncIterable<never>;
+  const { answered, responses } = await intercepted(cutShort);
+  await expect(Array.fromAsync(responses)).rejects.toMatchObject({ code: Code.Canceled });
   expect(answered).toHaveBeenCalledExactlyOnceWith(expect.objectContaining({ code: "canceled" }));
+});
+
+test("a stream whose responses are not read any further, without an error, counts as canceled", async () => {
+  const requests = Readable.from([1, 2, 3]);
+  const { answered, responses } = await intercepted(requests);
+  for await (const response of responses) {
+    expect(response).toBe(1);
+    expect(answered).not.toHaveBeenCalled();
+    break;
+  }
+  expect(answered).toHaveBeenCalledExactlyOnceWith(expect.objectContaining({ code: "canceled" }));
+  // Its requests are not read any further, either.
+  expect(requests.destroyed).toBe(true);
 });
 
 test("a client that disconnects while it is held back for unread receipts is not counted as refused", async () => {
