@@ -8,15 +8,18 @@ import type { Readable } from "node:stream";
 import { text } from "node:stream/consumers";
 import { setTimeout as delay } from "node:timers/promises";
 import { promisify } from "node:util";
-import type { Logger } from "pino";
+import { type Logger, pino } from "pino";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from "vitest";
-import type { Config } from "../../src/config.ts";
+import { type Config, parseConfig } from "../../src/config.ts";
 import { Failure } from "../../src/failures.ts";
 import { createLog } from "../../src/log/log.ts";
 import { stepLogLevel } from "../../src/log/log-level.ts";
+import { startService } from "../../src/service.ts";
 import { version } from "../../src/version.ts";
+import { merchant } from "../gateway/merchant.ts";
 import { exchange } from "../gateway/raw-http.ts";
 import { createDatabase, openPool, type TestDatabase } from "../harness/database.ts";
+import { startTestService } from "../harness/service.ts";
 import { scrape } from "./scrape.ts";
 import { type OutputKind, openPipe, type ServiceProcess, startProcess } from "./service-process.ts";
 
@@ -175,6 +178,68 @@ test("a worker process also logs that it is running", { timeout }, async () => {
       expect.objectContaining({ msg: "phoneproof is running", ops: worker.opsUrl.replace("http://", "") }),
     );
 });
+
+test(
+  "a worker logs each job that fails, and why retention waits, in the words of the runbook",
+  { timeout },
+  async () => {
+    const service = await startTestService({ ROLES: "api" });
+    const { liveKey } = await service.createProject();
+    await merchant(service.httpUrl, liveKey).create();
+    /** Starts a worker, and ends it once its log has the lines: as many as there are, each with these fields. */
+    const logged = async (lines: readonly object[]) => {
+      const written: string[] = [];
+      const settings = parseConfig({ OPS_PORT: "0", DATABASE_URL: service.databaseUrl, ROLES: "worker" });
+      const log = pino({ base: null, timestamp: false }, { write: (line) => written.push(line) });
+      const worker = await startService(settings, log);
+      try {
+        for (const line of lines)
+          await expect
+            .poll(() => written.map((line) => JSON.parse(line)))
+            .toContainEqual(expect.objectContaining(line));
+      } finally {
+        await worker.close();
+      }
+    };
+    const away = ["retention_progress", "statistics_progress", "webhook_delivery"];
+    const err = (table: string) => expect.objectContaining({ message: `relation "${table}" does not exist` });
+    for (const table of away) await service.db.query(`ALTER TABLE ${table} RENAME TO ${table}_away`);
+    await logged([
+      {
+        level: 30,
+        msg: "no worker has looked at this database's clock before: retention waits for an hour",
+      },
+      { level: 40, msg: "overdue verifications could not be expired", err: err("retention_progress") },
+      {
+        level: 40,
+        msg: "data past its retention period could not be deleted",
+        task: "erase_verifications",
+        err: err("retention_progress"),
+      },
+      { level: 40, msg: "the statistics could not be updated", err: err("statistics_progress") },
+      {
+        level: 40,
+        msg: "the check for silent numbers and carriers failed",
+        err: err("statistics_progress"),
+      },
+      {
+        level: 40,
+        msg: "webhook deliveries could not be claimed, or their results recorded",
+        err: err("webhook_delivery"),
+      },
+    ]);
+    for (const table of away) await service.db.query(`ALTER TABLE ${table}_away RENAME TO ${table}`);
+    await service.db.query("UPDATE retention_clock SET seen_at = '2020-01-01T00:00:00Z'");
+    await logged([
+      {
+        level: 40,
+        msg: "the database's clock has jumped, or no worker ran for long: retention waits for an hour",
+        from: "2020-01-01T00:00:00.000Z",
+        to: expect.stringMatching(/^2[0-9T:.-]+Z$/),
+      },
+    ]);
+  },
+);
 
 test(
   "a database that refuses the readiness check makes the process unready, and the log has the reason once",
