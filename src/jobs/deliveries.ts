@@ -84,7 +84,7 @@ export function deliverInTime(parts: {
     claiming = claimSome().then((nextMs) => {
       claiming = undefined;
       claimedAt = performance.now();
-      scheduleClaim(again ? Math.min(nextMs, gatherMs) : nextMs);
+      scheduleClaim(again ? gatherMs : nextMs);
     });
   }
 

@@ -149,6 +149,19 @@ test("a connection that is refused again is read again, too", async () => {
   expect(await client.ask()).toEqual([[204, 0]]);
 });
 
+test("a connection whose second request is complete only after the pause is read on", async () => {
+  vi.useFakeTimers({ toFake: ["setTimeout"] });
+  onTestFinished(() => void vi.useRealTimers());
+  const { state, connect } = await startServer({ perSecond: 1_000 });
+  const client = await connect();
+  const refused = [503, 1];
+  expect(await client.ask(get + post.slice(0, -2), 2)).toEqual([refused, refused]);
+  vi.advanceTimersByTime(1_000);
+  state.isLate = false;
+  expect(await client.ask(post.slice(-2) + get)).toEqual([[204, 0]]);
+  expect(await client.ask()).toEqual([[204, 0]]);
+});
+
 /** Refuses so many that the next one gets eight seconds. */
 async function tellMany({ connect }: Awaited<ReturnType<typeof startServer>>) {
   for (let count = 0; count < 7; count++) await (await connect()).ask();

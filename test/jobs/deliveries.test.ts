@@ -201,6 +201,27 @@ test("a result that could not be recorded is not lost: a stop records it at the 
   expect(record.mock.calls).toEqual([[result], [result]]);
 });
 
+test.for([
+  { name: "before the end of the lease", afterMs: 29_999, tries: 2 },
+  { name: "at the end of the lease, when another process may make the attempt", afterMs: 30_000, tries: 1 },
+])("of a result that could not be recorded $name, there are $tries tries", async ({ afterMs, tries }) => {
+  const record = vi.fn(async () => {});
+  record.mockImplementationOnce(async () => {
+    vi.advanceTimersByTime(afterMs);
+    throw new Error("the database is away");
+  });
+  const attempt = async () => ({ error: null }) as AttemptResult;
+  const onError = vi.fn();
+  const job = deliverInTime({ claim: claimOne(), attempt, record, onError });
+  job.start();
+  await vi.advanceTimersByTimeAsync(0);
+  expect(onError).toHaveBeenCalledOnce();
+  const stopped = job.stop();
+  await vi.advanceTimersByTimeAsync(3_000);
+  await stopped;
+  expect(record).toHaveBeenCalledTimes(tries);
+});
+
 test("a stop gives up recording a result after three seconds if the database stays away", async () => {
   const record = vi.fn(() =>
     record.mock.calls.length > 20 ? new Promise<void>(() => {}) : Promise.reject(new Error("it is away")),
@@ -230,6 +251,36 @@ test("a stop cuts off an attempt that hangs after three seconds, and reports no 
   await stopped;
   await expect(cut.promise).rejects.toThrow();
   expect([record.mock.calls.length, onError.mock.calls.length]).toEqual([0, 0]);
+});
+
+test("a stop waits for the attempt that a claim in progress yields, until its result is recorded", async () => {
+  const first = Promise.withResolvers<Claim>();
+  const claim = vi.fn(async () => nothingDue).mockReturnValueOnce(first.promise);
+  const result = { error: null } as AttemptResult;
+  const attempted = Promise.withResolvers<AttemptResult>();
+  const record = vi.fn(async () => {});
+  const job = deliverInTime({ claim, attempt: () => attempted.promise, record, onError() {} });
+  job.start();
+  await vi.advanceTimersByTimeAsync(0);
+  const stopped = job.stop().then(() => expect(record).toHaveBeenCalledExactlyOnceWith(result));
+  first.resolve({ attempts: [hanging], heldBack: 0 });
+  await vi.advanceTimersByTimeAsync(2_999);
+  attempted.resolve(result);
+  await stopped;
+});
+
+test("of a claim that is answered only after a stop has cut off the attempts, none is made", async () => {
+  const first = Promise.withResolvers<Claim>();
+  const claim = vi.fn(async () => nothingDue).mockReturnValueOnce(first.promise);
+  const attempt = vi.fn(() => Promise.reject(new Error("it is too late")));
+  const job = deliverInTime({ claim, attempt, record: async () => {}, onError() {} });
+  job.start();
+  await vi.advanceTimersByTimeAsync(0);
+  const stopped = job.stop();
+  await vi.advanceTimersByTimeAsync(3_000);
+  first.resolve({ attempts: [hanging], heldBack: 0 });
+  await stopped;
+  expect(attempt).not.toHaveBeenCalled();
 });
 
 test("a stop waits four seconds for a claim that the database does not answer", async () => {
