@@ -323,6 +323,9 @@ describe("lines", () => {
     expect(new Set(first.map(({ message_id }) => message_id)).size).toBe(3);
     expect(second.map(({ message_id }) => message_id)).toEqual(first.map(({ message_id }) => message_id));
     expect(second.every(({ duplicate }) => duplicate)).toBe(true);
+    const later = ndjson([{ ...good, received_at: new Date().toISOString() }]);
+    const [another] = receiptsOf(await stream(later));
+    expect(another?.message_id).not.toBe(first[0]?.message_id);
   });
 
   test("may begin with a byte order mark and hold any Unicode", async () => {
@@ -347,6 +350,28 @@ describe("lines", () => {
       stdout: "",
       stderr: "phoneproof: line 1: not UTF-8\nphoneproof: 1 line could not be read\n",
     });
+  });
+
+  test("of 1 MiB are read; of one that is longer, however much so, hardly more is kept", async () => {
+    const joined = vi.spyOn(Buffer, "concat");
+    onTestFinished(() => joined.mockRestore());
+    const piece = Buffer.alloc(256 * 1024, " ");
+    const read = async (...chunks: Buffer[]) => {
+      const lines = await Array.fromAsync(inboundLines(Readable.from(chunks), () => ""));
+      return lines.flat().map(({ number, endsAt, problem }) => ({ number, endsAt, problem }));
+    };
+    const end = Buffer.from("{\n");
+    const pieces = (count: number) => new Array(count).fill(piece);
+    expect(await read(...pieces(3), piece.subarray(1), end)).toEqual([
+      { number: 1, endsAt: 2 ** 20 + 1, problem: "not JSON" },
+    ]);
+    expect(await read(...pieces(4), end, end)).toEqual([
+      { number: 1, endsAt: 2 ** 20 + 2, problem: "longer than 1 MiB" },
+      { number: 2, endsAt: 2 ** 20 + 4, problem: "not JSON" },
+    ]);
+    expect(await read(...pieces(100), end)).toMatchObject([{ number: 1, problem: "longer than 1 MiB" }]);
+    const sizes = joined.mock.results.map(({ value }) => value.length);
+    expect(Math.max(...sizes)).toBeLessThan(2 ** 21);
   });
 
   // `script` (util-linux) runs the command in a terminal.
