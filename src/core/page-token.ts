@@ -82,7 +82,7 @@ export function paginate<Item>(
  */
 const longestPage = 2 * 1024 * 1024;
 
-/** How many of the items fit on a page of up to `limit`; the first always does. */
+/** How many of at most `limit + 1` items fit on a page of up to `limit`; the first always does. */
 export function fitting<Item>(
   items: readonly Item[],
   limit: number,
@@ -93,7 +93,7 @@ export function fitting<Item>(
     bytes += bytesOf(item);
     return bytes > longestPage;
   });
-  return beyond === -1 ? limit : Math.min(limit, Math.max(1, beyond));
+  return beyond === -1 ? limit : Math.max(1, beyond);
 }
 
 /**

@@ -1,6 +1,6 @@
 import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
-import { chmod, mkdir, mkdtemp, rm, stat, writeFile } from "node:fs/promises";
+import { chmod, copyFile, mkdir, mkdtemp, rm, stat, writeFile } from "node:fs/promises";
 import { createServer as createHttpServer } from "node:http";
 import { createServer, type Socket } from "node:net";
 import { tmpdir } from "node:os";
@@ -778,6 +778,44 @@ describe("an older Node", () => {
       stderr: "",
     });
     expect(await started(["project", "lst"]).finished).toMatchObject({ code: 2 });
+  });
+
+  test.for([
+    {
+      name: "is missing",
+      program: undefined,
+      code: 3,
+      signal: null,
+      says: /needs Node 24 .* run npm ci in /,
+    },
+    {
+      name: "does not start",
+      program: "",
+      mode: 0o644,
+      code: 3,
+      signal: null,
+      says: /cannot start .* EACCES/,
+    },
+    { name: "is killed", program: "#!/bin/sh\nkill -KILL $$\n", code: null, signal: "SIGKILL", says: /^$/ },
+  ])("ends as its shell expects if the pinned version $name", async ({
+    program,
+    mode = 0o755,
+    says,
+    ...ending
+  }) => {
+    const folder = await mkdtemp(path.join(tmpdir(), "phoneproof-launcher-"));
+    onTestFinished(() => rm(folder, { recursive: true }));
+    for (const made of ["bin", "node_modules/node/bin"]) {
+      await mkdir(path.join(folder, made), { recursive: true });
+    }
+    const copy = path.join(folder, "bin/phoneproof.mjs");
+    await copyFile(launcher, copy);
+    if (program !== undefined)
+      await writeFile(path.join(folder, "node_modules/node/bin/node"), program, { mode });
+    const { child, finished } = startNode(["--import", pretend, copy, "project", "list"], environment);
+    const { code, stderr } = await finished;
+    expect(ending).toMatchObject({ code, signal: child.signalCode });
+    expect(stderr.trim()).toMatch(says);
   });
 
   test("passes on a signal and ends with the command's exit code", async () => {
