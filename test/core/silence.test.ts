@@ -44,10 +44,13 @@ describe("not silent is", () => {
   });
 });
 
-test("on a day that is half as busy, half as many are expected", () => {
-  const created = countsOf((daysAgo, hoursAgo) => (hoursAgo === 0 ? 30 : daysAgo === 0 ? 60 : 120));
+test.for([
+  { name: "half as busy, half as many", busy: 0.5, expected: 75 },
+  { name: "twice as busy, no more than usual", busy: 2, expected: 150 },
+])("on a day that is $name are expected", ({ busy, expected }) => {
+  const created = countsOf((daysAgo, hoursAgo) => (daysAgo === 0 ? busy : 1) * (hoursAgo === 0 ? 60 : 120));
   const silence = silenceOf({ ...usual, created, lastVerifiedAt: silentFor(90) }, now);
-  expect(silence?.expected).toBeCloseTo(75, 5);
+  expect(silence?.expected).toBeCloseTo(expected, 5);
 });
 
 test("of a long silence only the last day counts", () => {

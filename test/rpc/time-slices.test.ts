@@ -1,5 +1,5 @@
 import { afterAll, expect, test } from "vitest";
-import { inTimeSlices } from "../../src/core/time-slices.ts";
+import { inTimeSlices, turnOfOthers } from "../../src/core/time-slices.ts";
 import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { startTestService } from "../harness/service.ts";
 import { connectRaw } from "./raw-grpc.ts";
@@ -69,6 +69,16 @@ test("streams take turns, and each gets all of its requests in order", async () 
     taken.findIndex((name, index) => countIn(taken.slice(0, index + 1), name) === 30),
   );
   for (const name of ["one", "two", "three"]) expect(countIn(untilOneEnded, name)).toBeGreaterThanOrEqual(4);
+});
+
+test("work whose turn has come and that is then done leaves the turn to the others", async () => {
+  turnOfOthers();
+  const until = performance.now() + 10;
+  while (performance.now() < until);
+  // The slice is over, so each waits for a turn, and asks for none after it.
+  const waiting = [turnOfOthers(), turnOfOthers(), turnOfOthers()];
+  expect(waiting).not.toContain(undefined);
+  await Promise.all(waiting);
 });
 
 test("a source that is left early is closed, and the error of one that fails is passed on", async () => {
