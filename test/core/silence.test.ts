@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { type Reception, silenceOf } from "../../src/core/silence.ts";
+import { type Reception, type ReceptionRow, silenceOf, silencesIn } from "../../src/core/silence.ts";
 
 const hour = 3_600_000;
 const day = 24 * hour;
@@ -56,4 +56,24 @@ test.for([
 test("of a long silence only the last day counts", () => {
   const silence = silenceOf({ ...usual, lastVerifiedAt: now - 3 * day }, now);
   expect(silence?.expected).toBeCloseTo(2400, 5);
+});
+
+test("neither a number that takes no new verifications nor the unreported carrier is silent", () => {
+  const lastVerifiedAt = silentFor(30);
+  const rowsOf = (kind: ReceptionRow["kind"], name: string): ReceptionRow[] =>
+    [...steady(100)].map(([hour, verified]) => ({
+      ...{ kind, name, hour, verified, created: kind === "number" ? verified : 0 },
+      lastVerifiedAt: hour === thisHour ? lastVerifiedAt : null,
+    }));
+  const rows = [
+    ...rowsOf("carrier", "skt"),
+    ...rowsOf("carrier", ""),
+    ...rowsOf("number", "0200000001"),
+    ...rowsOf("number", "0200000002"),
+  ];
+  const silent = silencesIn(rows, now, (number) => number === "0200000001");
+  expect(silent.map(({ kind, name }) => [kind, name])).toEqual([
+    ["carrier", "skt"],
+    ["number", "0200000001"],
+  ]);
 });
