@@ -11,6 +11,7 @@ import {
   type VerificationCounts,
 } from "../../src/gen/proto/phoneproof/v1/statistics_pb.ts";
 import { Carrier, Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { commitHorizon } from "../../src/storage/commit-horizon.ts";
 import { openDatabase } from "../../src/storage/database.ts";
 import { createStatisticsCounting } from "../../src/storage/statistics-counting.ts";
 import { merchant } from "../gateway/merchant.ts";
@@ -148,8 +149,14 @@ test("an event that commits after later ones were due for counting is waited for
   const project = await service.createProject();
   const [late, early] = (await pendings(project, 2)) as [Pending, Pending];
   await countAll();
+  // One of the service that has begun earlier and not written anything yet, but may.
+  const another = await service.db.connect();
   const holder = await service.db.connect();
   try {
+    await another.query("SET application_name = 'phoneproof'");
+    await another.query("BEGIN");
+    const { rows: begun } = await another.query<{ now: Date }>("SELECT now()");
+    await service.db.query("SELECT pg_sleep(0.02)");
     await holder.query("BEGIN");
     await holder.query("UPDATE verification SET status = 'cancelled' WHERE id = $1", [uuidOf(late.id)]);
     await holder.query("INSERT INTO event VALUES ($1, 'verification.cancelled', now())", [uuidOf(late.id)]);
@@ -160,6 +167,10 @@ test("an event that commits after later ones were due for counting is waited for
       interval: 50,
       timeout: 45_000,
     });
+    expect(new Date(await commitHorizon(database)).getTime()).toBeLessThanOrEqual(
+      begun[0]?.now.getTime() ?? 0,
+    );
+    another.release(true);
     await counting.count();
     const { countedUntil, environments } = await read(project);
     expect(numbersIn(environments[0]?.total)).toEqual([2, 0, 0, 0]);
