@@ -22,7 +22,8 @@ export type ArmName =
   | "peer"
   | "REST"
   | `tracing ${"off" | "on"}`
-  | `${number} process${"" | "es"}`;
+  | `${number} process${"" | "es"}`
+  | `${number} process${"" | "es"}, standby`;
 
 /** One implementation of an operation. */
 export interface Arm {

@@ -12,12 +12,13 @@ import pg from "pg";
 import { startEmbeddedPostgres } from "../src/storage/embedded/embedded-postgres.ts";
 import { ChildProgram } from "./child.ts";
 import { type Endings, runCounted } from "./endings.ts";
+import { startFleet } from "./fleet.ts";
 import { HttpLoad } from "./http-load.ts";
 import { type LockWaits, together, watchLocks } from "./lock-waits.ts";
 import type { Arm } from "./operations.ts";
 import { type CpuClock, postgresClock, processClock } from "./process-cpu.ts";
 import { reportProgress } from "./progress.ts";
-import { databaseUrlOf, type ReadyService, startReady } from "./ready-service.ts";
+import { databaseUrlOf, type ReadyService } from "./ready-service.ts";
 import { machine, machineLine } from "./report.ts";
 import { type MerchantRequests, merchantRequests } from "./requests.ts";
 import { type ArmFigures, measureInTurn } from "./rounds.ts";
@@ -203,21 +204,12 @@ async function bench(rounds: number, endings: Endings): Promise<void> {
   reportProgress("starting");
   const { database, url, postgresCpu, lockWaits } = await startPostgres(directory, endings);
   const adminToken = randomBytes(24).toString("base64url");
-  const processes: ReadyService[] = [];
-  while (processes.length < Math.max(...processCounts)) {
-    const own = path.join(directory, `process-${processes.length}`);
-    await mkdir(own);
-    const settings = {
-      ROLES: processes.length === 0 ? "api,worker" : "api",
-      DATABASE_URL: url,
-      PHONEPROOF_ADMIN_TOKEN: adminToken,
-      LOG_LEVEL: "info",
-    };
-    const started = await startReady(own, settings, ({ stop }) => endings.add(stop));
-    processes.push(started);
-    const keeper = new ChildProgram("keeper.ts", [String(started.pid), own]);
-    endings.add(() => started.stop().then(() => keeper.close()));
-  }
+  const processes = await startFleet(
+    Math.max(...processCounts),
+    { databaseUrl: url, adminToken },
+    directory,
+    endings,
+  );
   reportProgress("creating projects");
   const administration = administer(processes[0]?.grpcAddress ?? "", adminToken);
   const hot = merchantOf(await administration.createProject("000"));

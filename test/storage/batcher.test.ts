@@ -452,12 +452,12 @@ test("pipelined: a large batch follows the one in flight, a third one waits, and
   const { enqueue, inFlight, answer, durations } = pipelinedBatcher();
   const all = numbers(24).map(enqueue);
   expect(inFlight()).toEqual([[0]]);
-  vi.advanceTimersByTime(100);
+  vi.advanceTimersByTime(4);
   all.push(enqueue(24));
   expect(inFlight()).toEqual([[0], numbers(25).slice(1)]);
   all.push(...numbers(50).slice(25).map(enqueue));
   expect(inFlight().length).toBe(2);
-  vi.advanceTimersByTime(200);
+  vi.advanceTimersByTime(6);
   // The second batch now has the database to itself, and the waiting items follow it.
   await answer();
   expect(inFlight()).toEqual([numbers(25).slice(1), numbers(50).slice(25)]);
@@ -471,7 +471,28 @@ test("pipelined: a large batch follows the one in flight, a third one waits, and
   await answer();
   expect(await Promise.all(all)).toEqual(numbers(73));
   // A batch's duration does not include its wait behind another.
-  expect(durations).toEqual([300, 20, 0, 5]);
+  expect(durations).toEqual([10, 20, 0, 5]);
+});
+
+test("no batch is pipelined behind one while the last took more than half a millisecond for each item, or of few items 12 ms", async () => {
+  const { enqueue, inFlight, answer } = pipelinedBatcher();
+  const all = numbers(55).map(enqueue);
+  vi.advanceTimersByTime(13);
+  await answer();
+  expect(inFlight()).toEqual([numbers(25).slice(1)]);
+  vi.advanceTimersByTime(13);
+  await answer();
+  expect(inFlight()).toEqual([numbers(55).slice(25)]);
+  all.push(...numbers(79).slice(55).map(enqueue));
+  expect(inFlight().length).toBe(1);
+  vi.advanceTimersByTime(15);
+  await answer();
+  expect(inFlight()).toEqual([numbers(79).slice(55)]);
+  all.push(...numbers(103).slice(79).map(enqueue));
+  expect(inFlight()).toEqual([numbers(79).slice(55), numbers(103).slice(79)]);
+  await answer();
+  await answer();
+  expect(await Promise.all(all)).toEqual(numbers(103));
 });
 
 test("a database that answers the first of two batches in time is not mistaken for one that does not answer", async () => {
