@@ -91,16 +91,30 @@ export function createGateway({
   /** Connections and requests. */
   let arrived = 0;
 
-  const begin = (request: FastifyRequest, reply: FastifyReply): void => {
+  /** Connections whose bytes may not be what their client, or a proxy before it, takes them for. Nothing more is done for them. */
+  const ambiguous = new WeakSet<Socket>();
+
+  /** Returns whether the request is to be answered. */
+  const begin = (request: FastifyRequest, reply: FastifyReply): boolean => {
+    const { socket } = request.raw;
+    if (ambiguous.has(socket)) {
+      reply.hijack();
+      return false;
+    }
     reply.header("x-request-id", request.id);
     // Unless the route sets something else.
     reply.header("cache-control", "no-store");
     trackNewest(reply);
     arrived++;
     if (stopping.aborted) {
-      if (!isFollowed(request.raw.socket)) reply.raw.shouldKeepAlive = false;
+      if (!isFollowed(socket)) reply.raw.shouldKeepAlive = false;
       // Fastify adds `close` to every response.
       else reply.raw.removeHeader("connection");
+    }
+    // After an unknown coding, the client may consider the request to end elsewhere.
+    if (hasUnknownCoding(request) || asksToUpgrade(request)) {
+      ambiguous.add(socket);
+      reply.raw.shouldKeepAlive = false;
     }
     const startedAt = performance.now();
     request.inFlightSince = null;
@@ -117,6 +131,7 @@ export function createGateway({
       onAnswered(answeredRequest(request, reply, startedAt));
       closeIdleSoon();
     });
+    return true;
   };
 
   let isCloseDue = false;
@@ -208,8 +223,7 @@ export function createGateway({
     frameworkErrors: (error, unrouted, unroutedReply) => {
       const request = unrouted as FastifyRequest;
       const reply = unroutedReply as FastifyReply;
-      begin(request, reply);
-      fail(toFailure(error, request), request, reply);
+      if (begin(request, reply)) fail(toFailure(error, request), request, reply);
     },
   });
 
@@ -248,21 +262,9 @@ export function createGateway({
   });
   gateway.addHook("onClose", listeners.ended);
 
-  /** Connections whose bytes may not be what their client, or a proxy before it, takes them for. Nothing more is done for them. */
-  const ambiguous = new WeakSet<Socket>();
-
   gateway.addHook("onRequest", (request, reply, done) => {
-    if (ambiguous.has(request.raw.socket)) {
-      reply.hijack();
-      return;
-    }
-    begin(request, reply);
+    if (!begin(request, reply)) return;
     const message = malformation(request);
-    // After an unknown coding, the client may consider the request to end elsewhere.
-    if (message === unknownCoding || asksToUpgrade(request)) {
-      ambiguous.add(request.raw.socket);
-      reply.raw.shouldKeepAlive = false;
-    }
     done(message === undefined ? undefined : new Failure("malformed_request", { message }));
   });
 
@@ -295,27 +297,27 @@ export function createGateway({
 /** For how long, at most, connections and requests that arrive meanwhile are taken before connections are closed. */
 const lastReadingMs = 1_000;
 
-const unknownCoding =
-  "The Transfer-Encoding is not supported: send only chunked and HTTP/1.1, or a Content-Length.";
-
-/**
- * Finds what Node's parser accepts: other versions, a missing or invalid Host, transfer codings besides chunked, which it does
- * not decode, any in HTTP/1.0, which does not know them (RFC 9112, 6.1), and repeated headers of which the first would win.
- */
-function malformation({ raw }: FastifyRequest): string | undefined {
+/** Finds what Node's parser accepts: other versions, a missing or invalid Host, and repeated headers of which the first would win. */
+function malformation(request: FastifyRequest): string | undefined {
+  const { raw } = request;
   if (raw.httpVersionMajor !== 1) return "The HTTP version is not supported: send HTTP/1.1.";
   const { host } = raw.headers;
   if (host === undefined ? raw.httpVersionMinor !== 0 : !hostShape.test(host)) {
     return "The Host header is missing or is not a host name or address: send one, such as Host: api.example.com.";
   }
-  const coding = raw.headers["transfer-encoding"];
-  if (coding !== undefined && (raw.httpVersionMinor === 0 || coding.trim().toLowerCase() !== "chunked")) {
-    return unknownCoding;
+  if (hasUnknownCoding(request)) {
+    return "The Transfer-Encoding is not supported: send only chunked and HTTP/1.1, or a Content-Length.";
   }
   if (repeatsSingleHeader(raw.rawHeaders)) {
     return "A header is repeated that may occur only once: send Host, Authorization and Content-Type once each.";
   }
   return undefined;
+}
+
+/** Transfer codings besides chunked, which Node does not decode, and any in HTTP/1.0, which does not know them (RFC 9112, 6.1). */
+function hasUnknownCoding({ raw }: FastifyRequest): boolean {
+  const coding = raw.headers["transfer-encoding"];
+  return coding !== undefined && (raw.httpVersionMinor === 0 || coding.trim().toLowerCase() !== "chunked");
 }
 
 /**

@@ -255,6 +255,41 @@ test.for([
   }
 });
 
+test.for([
+  { name: "asks to upgrade", path: "/%zz", fields: "Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n" },
+  {
+    name: "has an unknown transfer coding",
+    path: "/%zz",
+    fields: "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+  },
+  {
+    name: "has an unknown transfer coding and an invalid Host",
+    path: "/",
+    host: "a b",
+    fields: "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+  },
+])("nothing behind a request that is refused before its route and $name is carried out", async ({
+  path,
+  host = "localhost",
+  fields,
+}) => {
+  const refused = `POST ${path} HTTP/1.1\r\nHost: ${host}\r\n${fields}`;
+  const [behind, later] = [newIdempotencyKey(), newIdempotencyKey()];
+  const creation = (key: string) =>
+    `${create}${authorised}Content-Type: application/json\r\nIdempotency-Key: ${key}\r\nContent-Length: 2\r\n\r\n{}`;
+  const pieces = [
+    refused + creation(behind),
+    `GET /%zz HTTP/1.1\r\nHost: localhost\r\n\r\n${creation(later)}`,
+  ];
+  const answers = await exchange(service.httpUrl, pieces, { halfClose: true });
+  expect(answers).toHaveLength(1);
+  expectApiError(answers[0], 400, "malformed_request");
+  expect(answers[0]?.headers.get("connection")).toBe("close");
+  for (const key of [behind, later]) {
+    expect((await merchant(service.httpUrl, testKey).create({}, key)).status).toBe(201);
+  }
+});
+
 test("an Upgrade that no Connection names leaves the connection open", async () => {
   const request = `${get}${authorised}Upgrade: h2c\r\n\r\n`;
   expect(await exchange(service.httpUrl, [request, request], { answers: 2 })).toHaveLength(2);
