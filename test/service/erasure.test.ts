@@ -172,6 +172,26 @@ describe("erasing a phone", () => {
     expect(await tablesWithPhone(winner)).toEqual(["live_code", "verification"]);
   });
 
+  test("removes it from all codes, in whatever order they come, and from those whose verification no longer has it", async () => {
+    const phone = newPhone();
+    const pending = await createPending(shop, expecting(phone));
+    await shop.cancel(pending.id);
+    // As retention does. The code is still there if the expiry has been held back ever since.
+    await service.db.query("UPDATE verification SET expected_phone = NULL WHERE id = $1", [
+      uuidOf(pending.id),
+    ]);
+    // On each number the ids begin again, and the first batch ends amid the three codes of one.
+    await service.db.query(
+      `INSERT INTO live_code (destination, code, code_format, verification_id, expires_at, expected_phone)
+       SELECT number, 'lost ' || n, 'numeric', lpad((n / 3)::text, 32, '0')::uuid, now() + interval '1 hour', $1
+       FROM unnest('{0299999997,0299999998}'::text[]) number, generate_series(3, 6002) n`,
+      [phone],
+    );
+    expect(await tablesWithPhone(phone)).toEqual(["live_code"]);
+    expect(await erasePhone(phone)).toEqual(nothing);
+    expect(await tablesWithPhone(phone)).toEqual([]);
+  });
+
   test("reports zeros for an unknown phone, also on an empty installation", async () => {
     expect(await erasePhone("010-9999-9999")).toEqual(nothing);
     const empty = await startTestService({ ROLES: "api" });
@@ -385,18 +405,22 @@ describe("erasing a phone", () => {
   });
 });
 
+/** A code on another number, left behind by a request that lost the race for this verification's idempotency key. */
+async function addLostCode(verificationId: string): Promise<void> {
+  await service.db.query(
+    `INSERT INTO live_code (destination, code, code_format, verification_id, expires_at, expected_phone)
+     SELECT '0299999999', code, code_format, gen_random_uuid(), expires_at, expected_phone FROM live_code
+     WHERE verification_id = $1`,
+    [uuidOf(verificationId)],
+  );
+}
+
 describe("erasing a verification", () => {
   test("removes its phone from codes reserved on other numbers by a race of its own creation", async () => {
     const phone = newPhone();
     const pending = await createPending(shop, expecting(phone));
     const others = await createPending(shop, expecting(phone));
-    // Left behind by the loser of the race, of which no verification was created.
-    await service.db.query(
-      `INSERT INTO live_code (destination, code, code_format, verification_id, expires_at, expected_phone)
-       SELECT '0299999999', code, code_format, gen_random_uuid(), expires_at, expected_phone FROM live_code
-       WHERE verification_id = $1`,
-      [uuidOf(pending.id)],
-    );
+    await addLostCode(pending.id);
     const barred = async () => {
       const { rows } = await service.db.query<{ id: string }>(
         "SELECT verification_id AS id FROM live_code WHERE expected_phone = $1",
@@ -409,15 +433,23 @@ describe("erasing a verification", () => {
     expect(await barred()).toEqual([uuidOf(others.id)]);
   });
 
-  test("removes its phone from its code even if retention has already erased it from the verification", async () => {
+  test.for([
+    {
+      what: "even if retention has already erased it from the verification",
+      // The code is still there if the expiry has been held back ever since.
+      sql: "UPDATE verification SET expected_phone = NULL WHERE id = $1",
+    },
+    {
+      what: "also if its own code is already in use for somebody else",
+      sql: "UPDATE live_code SET verification_id = gen_random_uuid(), expected_phone = NULL WHERE verification_id = $1",
+    },
+  ])("removes its phone from the codes of its creation, $what", async ({ sql }) => {
     const phone = newPhone();
     const pending = await createPending(shop, expecting(phone));
     await shop.cancel(pending.id);
-    // As retention does. The code is still there if the expiry has been held back ever since.
-    await service.db.query("UPDATE verification SET expected_phone = NULL WHERE id = $1", [
-      uuidOf(pending.id),
-    ]);
-    expect(await tablesWithPhone(phone)).toEqual(["live_code"]);
+    await addLostCode(pending.id);
+    await service.db.query(sql, [uuidOf(pending.id)]);
+    expect(await tablesWithPhone(phone)).toContain("live_code");
     await eraseVerification(pending.id);
     expect(await tablesWithPhone(phone)).toEqual([]);
   });
