@@ -53,6 +53,8 @@ export async function* streamInboundMessages(
 ): AsyncIterable<StreamInboundMessagesResponse> {
   const underWay: Entry[] = [];
   let reading = true;
+  /** Whether messages that were read are being prepared, to be in progress next. */
+  let taking = false;
   let failure: unknown;
   let wakeWriter = () => {};
   let wakeReader = () => {};
@@ -77,7 +79,7 @@ export async function* streamInboundMessages(
         if (first.receipt === undefined) throw first.failure;
         yield create(StreamInboundMessagesResponseSchema, { receipts: takeSettled() });
         wakeReader();
-      } else if (reading) {
+      } else if (reading || taking) {
         await new Promise<void>((resolve) => {
           wakeWriter = resolve;
         });
@@ -99,7 +101,12 @@ export async function* streamInboundMessages(
       if (!reading) return;
       const entries = messages.map(() => new Entry(process));
       const known = takeMessages(messages.map(fieldsOf), call, entries);
-      if (known !== undefined) await known;
+      if (known !== undefined) {
+        taking = true;
+        await known.finally(() => {
+          taking = false;
+        });
+      }
       process.unsettled += entries.length;
       for (const entry of entries) underWay.push(entry);
       wakeWriter();

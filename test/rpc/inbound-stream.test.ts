@@ -1,5 +1,6 @@
 import { once } from "node:events";
 import http2 from "node:http2";
+import { setImmediate as nextTurn } from "node:timers/promises";
 import { gzipSync } from "node:zlib";
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
@@ -740,9 +741,16 @@ const isRefused = (url: string) =>
 
 /**
  * A stream whose client sends groups of a thousand messages and stays, and whose messages get no receipt until `settle`, which gives
- * those that were taken theirs. `process`: what it shares with other streams.
+ * those that were taken theirs. `process`: what it shares with other streams. `prepared`: until then messages are prepared.
  */
-function unsettledStream(signal: AbortSignal, { groups = 10, process = { unsettled: 0 } } = {}) {
+function unsettledStream(
+  signal: AbortSignal,
+  {
+    groups = 10,
+    process = { unsettled: 0 },
+    prepared,
+  }: { groups?: number; process?: { unsettled: number }; prepared?: Promise<void> } = {},
+) {
   const state = { taken: 0, isLeft: false };
   const settles: (() => void)[] = [];
   async function* requests() {
@@ -767,7 +775,11 @@ function unsettledStream(signal: AbortSignal, { groups = 10, process = { unsettl
     {
       takeMessages(messages, _call, receivers) {
         state.taken += messages.length;
-        for (const receiver of receivers) settles.push(() => receiver.resolve(receipt));
+        const submit = () => {
+          for (const receiver of receivers) settles.push(() => receiver.resolve(receipt));
+        };
+        if (prepared !== undefined) return prepared.then(submit);
+        submit();
         return undefined;
       },
       process,
@@ -799,6 +811,22 @@ test("a stream that is held back when the service stops takes no more of what it
   settle();
   expect(await ended).toEqual({ receipts: 5_000, error: reason });
   expect(state.taken).toBe(5_000);
+});
+
+test("messages that are being prepared when the service stops get their receipts before the stream ends", async () => {
+  const stopping = new AbortController();
+  const reason = new Failure("service_unavailable");
+  const prepared = Promise.withResolvers<void>();
+  const stream = { groups: 1, prepared: prepared.promise };
+  const { state, ended, settle } = unsettledStream(stopping.signal, stream);
+  await vi.waitUntil(() => state.taken === 1_000, { timeout: 45_000 });
+  stopping.abort(reason);
+  // Without messages that are being prepared, the stream would end in this turn of the event loop.
+  await nextTurn();
+  prepared.resolve();
+  await nextTurn();
+  settle();
+  expect(await ended).toEqual({ receipts: 1_000, error: reason });
 });
 
 test("while the streams of a process have 10,000 messages in progress together, each takes more only once it has none", async () => {
