@@ -17,7 +17,7 @@ import { startTestService } from "../harness/service.ts";
 import { startProcess } from "../ops/service-process.ts";
 import { startReceiver } from "../webhooks/receiver.ts";
 import { attempted, deliveryWhen, openShop } from "../webhooks/shop.ts";
-import { untilWaiting } from "./barrier.ts";
+import { untilQuick, untilWaiting } from "./barrier.ts";
 
 const beside = await startTestService({ ROLES: "api", WEBHOOK_ALLOW_PRIVATE: "true" });
 
@@ -39,6 +39,7 @@ test("calls whose statement was answered while their process was suspended get i
   const shop = merchant(paused.httpUrl, liveKey);
   // Opens the connections that the calls below use: the process need not accept them before it reads the calls.
   await Promise.all(Array.from({ length: 80 }, () => shop.create()));
+  await untilQuick(() => shop.create());
   const holder = await beside.db.connect();
   const calls: ReturnType<typeof shop.create>[] = [];
   const callMore = (count: number) => {
