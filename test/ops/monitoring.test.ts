@@ -227,6 +227,7 @@ test.for(
     [tool, "check", "rules", "alerts.yml"],
     [tool, "check", "config", "prometheus.yml"],
     [tool, "test", "rules", "alerts.test.yml"],
+    [tool, "test", "rules", "alerts.week.test.yml"],
   ]),
 )("%s %s %s %s", ([tool = "", ...command]) => {
   const options = { cwd: path.join(root, "deploy/monitoring"), encoding: "utf8", stdio: "pipe" } as const;
