@@ -58,18 +58,3 @@ export async function untilWaiting(db: Pick<pg.ClientBase, "query"> | pg.Pool, c
     { interval: 5, timeout: 45_000 },
   );
 }
-
-/**
- * Creates verifications until one was quick: behind a batch that is in flight, another is sent only if the last one took at most
- * 12 ms, which the first ones of a process may not.
- */
-export async function untilQuick(create: () => Promise<{ readonly status: number }>): Promise<void> {
-  await vi.waitUntil(
-    async () => {
-      const askedAt = performance.now();
-      const { status } = await create();
-      return status === 201 && performance.now() - askedAt < 12;
-    },
-    { interval: 5, timeout: 45_000 },
-  );
-}

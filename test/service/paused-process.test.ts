@@ -17,7 +17,7 @@ import { startTestService } from "../harness/service.ts";
 import { startProcess } from "../ops/service-process.ts";
 import { startReceiver } from "../webhooks/receiver.ts";
 import { attempted, deliveryWhen, openShop } from "../webhooks/shop.ts";
-import { untilQuick, untilWaiting } from "./barrier.ts";
+import { untilWaiting } from "./barrier.ts";
 
 const beside = await startTestService({ ROLES: "api", WEBHOOK_ALLOW_PRIVATE: "true" });
 
@@ -37,9 +37,10 @@ test("calls whose statement was answered while their process was suspended get i
   const proxy = await startCuttableProxy(beside.databaseUrl);
   const paused = await startProcess({ DATABASE_URL: proxy.databaseUrl, ROLES: "api" });
   const shop = merchant(paused.httpUrl, liveKey);
-  // Opens the connections that the calls below use: the process need not accept them before it reads the calls.
-  await Promise.all(Array.from({ length: 80 }, () => shop.create()));
-  await untilQuick(() => shop.create());
+  const { id } = (await merchant(beside.httpUrl, liveKey).create()).body;
+  // Opens the connections that the calls below use: the process need not accept them before it reads the calls. By reads: behind
+  // the statements below none would be sent if an earlier creation had been slow.
+  await Promise.all(Array.from({ length: 80 }, () => shop.read(id)));
   const holder = await beside.db.connect();
   const calls: ReturnType<typeof shop.create>[] = [];
   const callMore = (count: number) => {
