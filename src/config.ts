@@ -110,7 +110,7 @@ const proxies = z
   )
   .refine(
     (list) => list.every(isAddressRange),
-    "must be IP addresses or CIDR ranges separated by commas, none of which is everybody's (/0)",
+    "must be IP addresses or CIDR ranges separated by commas, none of which is everybody's (/0, ::ffff:0:0/96)",
   )
   .refine(
     (list) => !list.some((proxy) => /%.*[^A-Za-z0-9/]/.test(proxy)),
@@ -341,14 +341,18 @@ function tlsOf({ GRPC_TLS_CERT, GRPC_TLS_KEY, GRPC_TLS_CA }: Settings): Config["
   return tls;
 }
 
+/** IPv4 addresses written as IPv6, with 96 bits before their own. */
+const mapped = new BlockList();
+mapped.addSubnet("::ffff:0:0", 96, "ipv6");
+
 function isAddressRange(text: string): boolean {
   const [address, prefix, ...rest] = text.split("/");
   const family = isIP(address ?? "");
   if (family === 0 || rest.length > 0) return false;
+  if (prefix === undefined) return true;
   // A prefix of 0 bits, which matches everybody, is refused here: Fastify throws an error of its own for it.
-  return (
-    prefix === undefined || (/^[1-9]\d{0,2}$/.test(prefix) && Number(prefix) <= (family === 4 ? 32 : 128))
-  );
+  const [least, most] = family === 4 ? [1, 32] : [mapped.check(address ?? "", "ipv6") ? 97 : 1, 128];
+  return /^[1-9]\d{0,2}$/.test(prefix) && Number(prefix) >= least && Number(prefix) <= most;
 }
 
 /** As in a URL, which has an IPv6 address in brackets. */

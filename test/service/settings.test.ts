@@ -488,6 +488,9 @@ test.for([
 test.for([
   "0.0.0.0/0",
   "::/0",
+  "::ffff:0:0/96",
+  "::ffff:0.0.0.0/96",
+  "0:0:0:0:0:FFFF:10.0.0.0/95",
   "10.0.0.0/33",
   "2001:db8::/129",
   "10.0.0.0/08",
@@ -496,7 +499,7 @@ test.for([
   "proxy.example.com",
 ])("a range in TRUSTED_PROXIES that is invalid or covers everything ends the start: %s", (range) => {
   expect(() => parseConfig({ TRUSTED_PROXIES: `127.0.0.1,${range}` })).toThrow(
-    /^TRUSTED_PROXIES must be IP addresses or CIDR ranges .*, none of which is everybody's \(\/0\)$/,
+    /^TRUSTED_PROXIES must be IP addresses or CIDR ranges .*, none of which is everybody's \(\/0, ::ffff:0:0\/96\)$/,
   );
 });
 
@@ -511,9 +514,9 @@ test("a zone in TRUSTED_PROXIES that would match nobody ends the start", () => {
 
 test("a list in ROLES or TRUSTED_PROXIES may have spaces, and commas at its ends", () => {
   expect(parseConfig({ ROLES: " worker , api" }).roles).toEqual({ api: true, worker: true });
-  expect(parseConfig({ TRUSTED_PROXIES: ",10.0.0.5 , 2001:db8::/128," }).trustedProxies).toEqual([
+  expect(parseConfig({ TRUSTED_PROXIES: ",10.0.0.5 , ::ffff:10.0.0.0/97," }).trustedProxies).toEqual([
     "10.0.0.5",
-    "2001:db8::/128",
+    "::ffff:10.0.0.0/97",
   ]);
 });
 
