@@ -72,7 +72,9 @@ export function noteRefusedConnections(
     if (authorizationError) note("tls", new Error(`the client's certificate: ${authorizationError}`));
     else if (!endings.has(error.code ?? "")) note("tls", error);
   });
-  server.on("secureConnection", ({ alpnProtocol }: TLSSocket) => {
-    if (alpnProtocol !== "h2") note("tls", new Error("the client does not ask for HTTP/2 (ALPN h2)"));
+  server.on("secureConnection", (socket: TLSSocket) => {
+    if (socket.alpnProtocol === "h2") return;
+    // Not before it sends something: a health check may only see whether the handshake succeeds.
+    socket.once("data", () => note("tls", new Error("the client does not ask for HTTP/2 (ALPN h2)")));
   });
 }

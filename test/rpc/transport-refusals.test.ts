@@ -120,6 +120,17 @@ test("a connection that does not speak HTTP/2 is counted and logged; one that is
 
 const [cert, key] = await Promise.all([readFile(strangersClient.cert), readFile(strangersClient.key)]);
 
+test("a client that does not ask for HTTP/2 is counted and logged; a health check that only does the TLS handshake is not", async () => {
+  const before = await oneSided.refusedConnections("tls");
+  oneSided.lines();
+  const checking = connectTls(oneSided, {});
+  await once(checking, "secureConnect");
+  await useUp(checking);
+  await useUp(connectTls(oneSided, {}), request);
+  await expect.poll(() => oneSided.refusedConnections("tls")).toBe(before + 1);
+  expect(oneSided.lines()).toEqual([[connectionLine, "the client does not ask for HTTP/2 (ALPN h2)"]]);
+});
+
 test.for([
   {
     name: "without a certificate",
@@ -131,22 +142,15 @@ test.for([
     open: () => connectTls(mutual, { ALPNProtocols: ["h2"], cert, key }),
     error: "the client's certificate: UNABLE_TO_VERIFY_LEAF_SIGNATURE",
   },
-  {
-    name: "that does not ask for HTTP/2",
-    open: () => connectTls(oneSided, {}),
-    service: oneSided,
-    error: "the client does not ask for HTTP/2 (ALPN h2)",
-  },
   { name: "without TLS", open: () => connect(mutual), error: "http request" },
 ])("a client $name is counted and logged; a connection that is closed without a byte is not", async ({
   open,
   error,
-  service = mutual,
 }) => {
-  const before = await service.refusedConnections("tls");
-  service.lines();
-  await useUp(connect(service));
+  const before = await mutual.refusedConnections("tls");
+  mutual.lines();
+  await useUp(connect(mutual));
   await useUp(open(), request);
-  await expect.poll(() => service.refusedConnections("tls")).toBe(before + 1);
-  expect(service.lines()).toEqual([[connectionLine, expect.stringContaining(error)]]);
+  await expect.poll(() => mutual.refusedConnections("tls")).toBe(before + 1);
+  expect(mutual.lines()).toEqual([[connectionLine, expect.stringContaining(error)]]);
 });
