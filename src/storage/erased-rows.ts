@@ -99,9 +99,9 @@ export const rowsAtOnce = 5_000;
 
 /**
  * The next batch of codes that expect the phone $1, behind destination $2 and verification $3, with all of the last verification.
- * Skips those whose verification still expects it: its user still needs hints. OFFSET 0 keeps the planner from searching all
- * verifications for this one, and the subquery as a limit keeps it from sorting all of the phone's codes: it expects fewer than the
- * limit.
+ * Skips those whose verification still expects it: its user still needs hints; and those of verification $4. OFFSET 0 keeps the
+ * planner from searching all verifications for this one, and the subquery as a limit keeps it from sorting all of the phone's codes:
+ * it expects fewer than the limit.
  */
 const phoneCodesStatement = {
   name: "erasure_phone_codes",
@@ -113,7 +113,8 @@ WITH batch AS MATERIALIZED (
 ),
 found AS MATERIALIZED (
   SELECT b.destination, b.code FROM batch b
-  WHERE NOT EXISTS (SELECT FROM verification v WHERE v.id = b.verification_id AND v.expected_phone = $1 OFFSET 0)
+  WHERE b.verification_id <> $4::uuid
+    AND NOT EXISTS (SELECT FROM verification v WHERE v.id = b.verification_id AND v.expected_phone = $1 OFFSET 0)
 ),${forgettingExpectedPhones}
 SELECT b.destination, b.verification_id::text FROM batch b ORDER BY b.destination DESC, b.verification_id DESC LIMIT 1`,
 };
@@ -121,9 +122,9 @@ SELECT b.destination, b.verification_id::text FROM batch b ORDER BY b.destinatio
 /**
  * Removes a phone from the codes whose verification does not expect it any more or does not exist: a request that lost the race for
  * an idempotency key has reserved a code, on any destination. Batch by batch, since a merchant can have any number of
- * verifications that expect one phone.
+ * verifications that expect one phone. The codes of the verification `kept`, if there is one, are left.
  */
-export async function forgetPhoneInCodes(run: RunErasing, phone: string): Promise<void> {
+export async function forgetPhoneInCodes(run: RunErasing, phone: string, kept = firstUuid): Promise<void> {
   for (let position: readonly unknown[] | undefined = ["", firstUuid]; position !== undefined; )
-    [position] = await run(phoneCodesStatement, [phone, ...position]);
+    [position] = await run(phoneCodesStatement, [phone, ...position, kept]);
 }

@@ -42,9 +42,9 @@ export function createVerificationErasure(run: RunErasing, observer: StorageObse
       messages += batch;
       more = batch === rowsAtOnce;
     }
-    // Before the verification is erased: an erasure that was interrupted finds the phone by it when it is repeated.
+    // Before the verification and its own codes: an erasure that was interrupted finds the phone by them when it is repeated.
     for (const [phone] of await run(expectedPhonesStatement, [plainArray([verificationId])]))
-      await forgetPhoneInCodes(run, phone as string);
+      await forgetPhoneInCodes(run, phone as string, verificationId);
     const erased = await eraseNumbersOf([verificationId], cancelled);
     // Last, since it passes over a day of everybody's messages.
     messages += await eraseMessagesWithCode(verificationId);

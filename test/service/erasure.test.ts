@@ -890,4 +890,36 @@ describe("an interrupted erasure", () => {
     const { rowCount } = await quiet.db.query("SELECT FROM live_code WHERE expected_phone = $1", [phone]);
     expect(rowCount).toBe(0);
   });
+
+  test("of a verification whose phone retention has erased finds the rest of its codes when it is repeated", async () => {
+    const phone = newPhone();
+    const project = await quiet.createProject();
+    const shopThere = merchant(quiet.httpUrl, project.liveKey);
+    const pending = await createPending(shopThere, expecting(phone));
+    await shopThere.cancel(pending.id);
+    await quiet.db.query("UPDATE verification SET expected_phone = NULL WHERE id = $1", [uuidOf(pending.id)]);
+    // Behind its own code, which is in the first batch.
+    await quiet.db.query(
+      `INSERT INTO live_code (destination, code, code_format, verification_id, expires_at, expected_phone)
+       SELECT '0299999999', 'lost ' || n, 'numeric', lpad(n::text, 32, '0')::uuid, now() + interval '1 hour', $1
+       FROM generate_series(1, 6000) n`,
+      [phone],
+    );
+    const erase = () => quiet.client(ErasureService).eraseVerification({ verificationId: pending.id });
+    const holder = await quiet.db.connect();
+    await holder.query("BEGIN");
+    await holder.query("SELECT FROM live_code WHERE code = 'lost 6000' FOR UPDATE");
+    const interrupted = answerOf(erase);
+    await untilWaiting(quiet.db, 1);
+    await quiet.db.query(
+      `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+       WHERE datname = current_database() AND wait_event_type = 'Lock'`,
+    );
+    expect(await interrupted).toMatchObject({ code: "service_unavailable" });
+    await holder.query("COMMIT");
+    holder.release();
+    expect(await tablesWith(quiet.db, phone)).toEqual(["live_code"]);
+    await erase();
+    expect(await tablesWith(quiet.db, phone)).toEqual([]);
+  });
 });
