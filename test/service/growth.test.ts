@@ -263,3 +263,34 @@ test("erasing a phone reads each of its codes twice, however many batches their 
   const { rows: left } = await service.db.query("SELECT FROM live_code WHERE expected_phone = $1", [phone]);
   expect(left).toEqual([]);
 });
+
+/** A hundredth of these verifications has found out the phone `$1`; each has its code. */
+const foundPhone = `
+WITH verifications AS (
+  INSERT INTO verification (id, project_id, environment, mode, status, phone, carrier, client_reference, state, destination,
+    sms_text, created_at, expires_at, verified_at)
+  SELECT uuidv7(n * interval '1 ms' - interval '1 hour'), gen_random_uuid(), 'test', 'discover', 'verified',
+    CASE WHEN n % 100 = 0 THEN $1 ELSE '01000000000' END, NULL, '', '', '0200000000', '', at, at + interval '1 hour', at
+  FROM generate_series(1, 20000) n, LATERAL (SELECT date_trunc('milliseconds', now()) + n * interval '1 ms' AS at) a
+  RETURNING id, destination, expires_at
+)
+INSERT INTO live_code (destination, code, code_format, verification_id, expires_at)
+SELECT destination, id, 'numeric', id, expires_at FROM verifications`;
+
+test("erasing a phone finds the codes of its verifications by their expiry, also before anything was analyzed", async () => {
+  const service = await startTestService({ ROLES: "api" });
+  const phone = newPhone();
+  for (const table of ["verification", "live_code"]) {
+    await service.db.query(`ALTER TABLE ${table} SET (autovacuum_enabled = false)`);
+  }
+  await service.db.query(foundPhone, [phone]);
+  await service.db.query("SELECT pg_stat_reset()");
+  await Array.fromAsync(service.client(ErasureService).erasePhone({ phone }));
+  await untilCounted(service.db);
+  const { rows: read } = await service.db.query(
+    "SELECT sum(idx_tup_read)::int AS codes FROM pg_stat_user_indexes WHERE relname = 'live_code'",
+  );
+  expect(read[0]?.codes).toBeLessThanOrEqual(2 * 200);
+  const { rowCount: left } = await service.db.query("SELECT FROM verification WHERE phone = $1", [phone]);
+  expect(left).toBe(0);
+});
