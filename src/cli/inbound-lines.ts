@@ -47,7 +47,7 @@ export async function* inboundLines(
     if (size > longestLine) {
       return { number, endsAt, size, message: undefined, problem: "longer than 1 MiB" };
     }
-    return readLine(number === 1 ? withoutByteOrderMark(bytes) : bytes, { number, endsAt, size }, macOf);
+    return readLine(bytes, { number, endsAt, size }, macOf);
   };
 
   for await (const chunk of input) {
@@ -70,9 +70,8 @@ export async function* inboundLines(
   }
 }
 
-function withoutByteOrderMark(bytes: Buffer): Buffer {
-  return bytes[0] === 0xef && bytes[1] === 0xbb && bytes[2] === 0xbf ? bytes.subarray(3) : bytes;
-}
+/** Ignores a byte order mark, which not only the first line has if files were concatenated. */
+const decoder = new TextDecoder();
 
 function readLine(
   bytes: Buffer,
@@ -80,7 +79,7 @@ function readLine(
   macOf: (text: string) => string,
 ): InboundLine | undefined {
   if (!isUtf8(bytes)) return { ...where, message: undefined, problem: "not UTF-8" };
-  const text = bytes.toString("utf8");
+  const text = decoder.decode(bytes);
   if (text.trim() === "") return undefined;
   try {
     return { ...where, message: readMessage(text, where.number, macOf), problem: "" };

@@ -328,11 +328,15 @@ describe("lines", () => {
     expect(another?.message_id).not.toBe(first[0]?.message_id);
   });
 
-  test("may begin with a byte order mark and hold any Unicode", async () => {
-    const receipts = await stream(
-      `\ufeff${JSON.stringify({ message_id: "한글-\ud83d\udcf1", ...good, text: "안녕 👋" })}`,
+  test("may begin with byte order marks, as concatenated files do, and hold any Unicode", async () => {
+    const ids = ["한글-\ud83d\udcf1", "another"];
+    const lines = ids.map(
+      (message_id) => `\ufeff${JSON.stringify({ message_id, ...good, text: "안녕 👋" })}\n`,
     );
-    expect(receiptsOf(receipts)).toMatchObject([{ message_id: "한글-\ud83d\udcf1", outcome: "NO_MATCH" }]);
+    const receipts = receiptsOf(await stream(lines.join("")));
+    expect(receipts.map(({ message_id, outcome }) => [message_id, outcome])).toEqual(
+      ids.map((id) => [id, "NO_MATCH"]),
+    );
   });
 
   test("with a lone surrogate, which protobuf cannot carry, are reported", async () => {
