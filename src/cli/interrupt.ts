@@ -6,7 +6,7 @@ import { constants } from "node:os";
 export class Interrupted extends Error {
   readonly exitCode: number;
 
-  constructor(name: "SIGINT" | "SIGTERM" | "SIGHUP") {
+  constructor(name: NodeJS.Signals) {
     super(`interrupted by ${name}`);
     this.name = "Interrupted";
     this.exitCode = 128 + constants.signals[name];
@@ -17,7 +17,6 @@ export class Interrupted extends Error {
 export async function interruptible<T>(body: (signal: AbortSignal) => Promise<T>): Promise<T> {
   const abort = new AbortController();
   const interrupt = (name: NodeJS.Signals) => {
-    if (name !== "SIGINT" && name !== "SIGTERM" && name !== "SIGHUP") return;
     // Moves to a new line after the ^C that the terminal echoes.
     if (name === "SIGINT" && process.stderr.isTTY && !abort.signal.aborted) process.stderr.write("\n");
     abort.abort(new Interrupted(name));

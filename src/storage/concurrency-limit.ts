@@ -4,6 +4,7 @@ import type { Database } from "./database.ts";
 
 /**
  * The share of the pool's connections that each kind of unbatched statement may use at once, so that creations always find one.
+ * The smallest pool has four.
  */
 const share = 1 / 4;
 const queueTimeoutMs = 3_000;
@@ -18,7 +19,7 @@ export type ConcurrencyLimit = <T>(projectId: string, work: () => Promise<T>) =>
  * `queueTimeoutMs` is refused with service_unavailable, without having begun.
  */
 export function createConcurrencyLimit({ pool }: Database): ConcurrencyLimit {
-  let free = Math.max(1, Math.floor(pool.options.max * share));
+  let free = Math.floor(pool.options.max * share);
   const running = new Set<string>();
   /** What waits, by project, the project first whose last turn is the longest ago. */
   const queues = new Map<string, Set<() => void>>();
