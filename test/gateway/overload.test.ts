@@ -12,7 +12,7 @@ import { resumeReading } from "../../src/gateway/paused-sockets.ts";
 
 /** A server that answers 204 or refuses. Each value of Retry-After is given to `perSecond` connections. */
 async function startServer({ perSecond = 2 } = {}) {
-  const state = { isLate: true, isOverloaded: false, refusedWaiting: 0, isStopped: false };
+  const state = { isLate: true, isOverloaded: false, refusedWaiting: 0, isStopped: false, isLost: false };
   const overload = createOverload(
     { isOverloaded: () => state.isOverloaded },
     {
@@ -26,8 +26,9 @@ async function startServer({ perSecond = 2 } = {}) {
     perSecond,
   );
   const server = Fastify();
-  server.addHook("onRequest", (_request, reply, done) => {
+  server.addHook("onRequest", ({ raw: { socket } }, reply, done) => {
     if (!overload.sheds("create", reply)) done();
+    else if (state.isLost) socket.destroy();
   });
   server.all("/", async (_request, reply) => reply.code(204).send());
   await server.listen({ host: "127.0.0.1", port: 0 });
@@ -225,6 +226,20 @@ test("connections that close with their answer, and requests that never end, do 
     expect(await (await connect()).ask(closing)).toEqual([[503, 1]]);
     expect(await (await connect()).ask(post.slice(0, -2))).toEqual([[503, 1]]);
   }
+});
+
+test("connections that are lost while they are refused do not count as paused", async () => {
+  vi.useFakeTimers({ toFake: ["setTimeout"] });
+  onTestFinished(() => void vi.useRealTimers());
+  const { state, connect } = await startServer();
+  state.isLost = true;
+  for (let count = 0; count < 5; count++) {
+    const client = await connect();
+    client.send(get);
+    await client.closed;
+  }
+  state.isLost = false;
+  expect(await (await connect()).ask()).toEqual([[503, 1]]);
 });
 
 test("after stop() every connection is read, also those that are still being refused", async () => {

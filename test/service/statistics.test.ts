@@ -185,6 +185,18 @@ test("an event that commits after later ones were due for counting is waited for
   expect(await totalOf(project)).toEqual([2, 0, 0, 2]);
 });
 
+test("if the server does not show when a transaction of the service began, longer is waited than it may take", async () => {
+  const hidden = await service.db.connect();
+  try {
+    await hidden.query("SET application_name = 'phoneproof'; SET track_activities = off");
+    const horizon = new Date(await commitHorizon(database)).getTime();
+    const { rows } = await hidden.query<{ now: Date }>("SELECT now()");
+    expect((rows[0]?.now.getTime() ?? 0) - horizon).toBeGreaterThanOrEqual(15_000);
+  } finally {
+    hidden.release(true);
+  }
+});
+
 describe("if a worker is killed", () => {
   const barrier = 4712;
   const children: ChildProcess[] = [];

@@ -1,5 +1,7 @@
+import { syncBuiltinESMExports } from "node:module";
+import timers from "node:timers/promises";
 import type pg from "pg";
-import { expect, test } from "vitest";
+import { expect, onTestFinished, test, vi } from "vitest";
 import { createCodeOccupancy } from "../../src/storage/code-occupancy.ts";
 import type { Database } from "../../src/storage/database.ts";
 import { openOwnDatabase } from "../harness/database.ts";
@@ -66,4 +68,31 @@ test("a code that is being created counts until it is released, over any number 
   expect(known()).toEqual([1, 1]);
   releases[1]();
   expect(known()).toEqual([0, 0]);
+});
+
+test("pauses are fifty times as long as counting takes, two seconds between two counts, and half a minute after an error", async () => {
+  vi.useFakeTimers({ toFake: ["performance"] });
+  const pauses: number[] = [];
+  const pause = vi.spyOn(timers, "setTimeout").mockImplementation(async (milliseconds = 0) => {
+    pauses.push(milliseconds);
+    if (pauses.length === 9) await new Promise(() => {});
+  });
+  syncBuiltinESMExports();
+  onTestFinished(() => {
+    vi.useRealTimers();
+    pause.mockRestore();
+    syncBuiltinESMExports();
+  });
+  let slices = 0;
+  const onError = vi.fn();
+  const occupancy = createCodeOccupancy(
+    emptyTable(() => {
+      if (++slices === 6) throw new Error("the statement took too long");
+      vi.advanceTimersByTime(slices);
+    }),
+  );
+  occupancy.start(onError);
+  await vi.waitUntil(() => pauses.length === 9, { timeout: 45_000 });
+  expect(pauses).toEqual([2_000, 50, 100, 150, 2_000, 250, 30_000, 2_000, 350]);
+  expect(onError).toHaveBeenCalledOnce();
 });
