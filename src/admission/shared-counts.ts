@@ -3,7 +3,7 @@
  *
  * Invariant: no call fails because of Redis, or waits for it longer than `answerTimeoutMs`. After one late answer or error the
  * connection is closed, and everything else that waits on it fails over at once. From then on this process counts by itself and
- * sends Redis nothing until a new connection, opened in the background, has passed a test.
+ * sends Redis nothing until a new connection, opened in the background, has passed a test: it counts, and as fast as a call needs.
  */
 
 import { createClient, type RedisClientType } from "@redis/client";
@@ -19,15 +19,16 @@ export interface SharedCounts {
 const answerTimeoutMs = 200;
 const connectTimeoutMs = 1_000;
 const retryMs = 1_000;
-
 /**
- * The test of a connection: a script that writes, as counting does. A PING would succeed on a replica, with full memory, or
- * without permission to write.
+ * How long a new connection must have worked until its Redis is reported as back. One that can be reached again and again, but
+ * not used for long, stays reported as lost.
  */
-const proof = {
-  script: "return redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])",
-  options: { keys: ["phoneproof:proof"], arguments: ["1", "60"] },
-};
+const settledMs = 5_000;
+/**
+ * How often the connection is tested while no call uses it. Redis, and what is between, may close a connection that is idle for
+ * minutes, which is no loss; and a lost Redis is to be reported before the next call has to wait for it.
+ */
+const idleTestMs = 30_000;
 
 /**
  * The library's script, which counts within a key's minute, but a key that would live longer begins a new one: Redis keeps the
@@ -47,7 +48,27 @@ return {consumed, ttl}`;
 /** The library only counts, and the callers compare with their limits, since limits differ by project. */
 const countOnly = { points: Number.MAX_SAFE_INTEGER, duration: windowSeconds };
 
-type Script = typeof proof.options;
+interface Script {
+  readonly script: string;
+  readonly options: { keys: string[]; arguments: string[] };
+}
+
+/**
+ * The test of a connection: it counts. A PING, or any other command, could succeed where counting fails: on a replica, with full
+ * memory, or for a user who may not use each command of the script.
+ */
+const proof: Script = {
+  script: countingScript,
+  options: { keys: ["phoneproof:proof"], arguments: ["1", String(windowSeconds)] },
+};
+
+/** Refuses the answer of something that is no Redis: a limit would never be reached with it. */
+async function count(redis: RedisClientType, { script, options }: Script): Promise<unknown> {
+  const answer: unknown = await withTimeout(answerTimeoutMs, () => redis.eval(script, options));
+  const isCount = Array.isArray(answer) && answer.length === 2 && answer.every(Number.isSafeInteger);
+  if (!isCount) throw new Error("the answer is no count");
+  return answer;
+}
 
 /** Resolves once Redis has proved usable or unusable. */
 export async function shareCounts(
@@ -56,6 +77,7 @@ export async function shareCounts(
 ): Promise<SharedCounts> {
   let connection: RedisClientType | undefined;
   let retry: NodeJS.Timeout | undefined;
+  let settling: NodeJS.Timeout | undefined;
   let closed = false;
   /** Whether the current loss has been reported: it is reported once, however many retries fail. */
   let isLossReported = false;
@@ -71,10 +93,8 @@ export async function shareCounts(
     });
     next.on("error", (error: unknown) => lose(next, error));
     try {
-      await withTimeout(connectTimeoutMs, async () => {
-        await next.connect();
-        await next.eval(proof.script, proof.options);
-      });
+      await withTimeout(connectTimeoutMs, () => next.connect());
+      await count(next, proof);
     } catch (error) {
       abandon(next, error);
       return;
@@ -84,13 +104,18 @@ export async function shareCounts(
       return;
     }
     connection = next;
-    if (isLossReported) listeners.onFound();
+    if (isLossReported) settling = setTimeout(settle, settledMs).unref();
+  }
+
+  function settle(): void {
     isLossReported = false;
+    listeners.onFound();
   }
 
   function lose(lost: RedisClientType, error: unknown): void {
     if (connection !== lost) return;
     connection = undefined;
+    clearTimeout(settling);
     abandon(lost, error);
   }
 
@@ -104,11 +129,11 @@ export async function shareCounts(
 
   /** Stands in for the limiter's Redis client. */
   const store = {
-    async eval(script: string, options: Script): Promise<unknown> {
+    async eval(script: string, options: Script["options"]): Promise<unknown> {
       const asked = connection;
       if (asked === undefined) throw new Error("Redis is not connected");
       try {
-        return await withTimeout(answerTimeoutMs, () => asked.eval(script, options));
+        return await count(asked, { script, options });
       } catch (error) {
         lose(asked, error);
         throw error;
@@ -117,6 +142,8 @@ export async function shareCounts(
   };
 
   await connect();
+  const testing = setInterval(() => void store.eval(proof.script, proof.options).catch(() => {}), idleTestMs);
+  testing.unref();
   return {
     countsOf(name) {
       const shared = new RateLimiterRedis({
@@ -135,6 +162,8 @@ export async function shareCounts(
     close() {
       closed = true;
       clearTimeout(retry);
+      clearTimeout(settling);
+      clearInterval(testing);
       connection?.destroy();
       connection = undefined;
     },

@@ -29,30 +29,113 @@ async function admitted(services: readonly TestService[], key: string, calls: nu
 }
 
 /** The metric of a lost Redis: 1 while it is unavailable. */
-const lostBy = async ({ opsUrl }: TestService) =>
+const lostBy = async ({ opsUrl }: Pick<TestService, "opsUrl">) =>
   (await scrape(opsUrl)).samples.find(({ name }) => name === "phoneproof_redis_lost")?.value;
+
+/** Waits until the service uses its Redis; on a busy machine, the first answers may be late. */
+const untilUsed = (service: Pick<TestService, "opsUrl">) =>
+  expect.poll(() => lostBy(service), { timeout: 45_000 }).toBe(0);
 
 test("without Redis, the metric does not report one as lost", async () => {
   expect(await lostBy(await startTestService())).toBe(0);
 });
 
+interface FakeRedis {
+  readonly port: number;
+  /** Of every connection that was opened. */
+  readonly sockets: readonly net.Socket[];
+  /** What it answers a script, or true: the counts of a first call, null: nothing. */
+  answer: string | true | null;
+  /** How much later it answers a script. */
+  lateMs: number;
+  /** Whether it closes each connection at once. */
+  refuses: boolean;
+  /** The scripts it was sent. */
+  scripts: number;
+  /** Called for each script. */
+  onScript: () => void;
+  closeConnections(): void;
+  close(): Promise<void>;
+}
+
+/** Something that answers like a Redis, as the test says. */
+async function startFakeRedis(port = 0, host = "127.0.0.1"): Promise<FakeRedis> {
+  const sockets: net.Socket[] = [];
+  const server = net.createServer((socket) => {
+    sockets.push(socket.on("error", () => {}));
+    if (fake.refuses) socket.destroy();
+    socket.on("data", (data) => {
+      for (const [, name] of data.toString().matchAll(/^\*\d+\r\n\$\d+\r\n(\w+)/gm)) {
+        if (name !== "EVAL") {
+          if (fake.answer !== null) socket.write("+OK\r\n");
+          continue;
+        }
+        fake.scripts++;
+        fake.onScript();
+        const answer = fake.answer === true ? "*2\r\n:1\r\n:60000\r\n" : fake.answer;
+        if (answer === null) continue;
+        if (fake.lateMs === 0) socket.write(answer);
+        else setTimeout(() => socket.write(answer), fake.lateMs);
+      }
+    });
+  });
+  const closeConnections = () => {
+    for (const socket of sockets) socket.destroy();
+  };
+  const fake: FakeRedis = {
+    port: 0,
+    sockets,
+    answer: true,
+    lateMs: 0,
+    refuses: false,
+    scripts: 0,
+    onScript: () => {},
+    closeConnections,
+    async close() {
+      const closed = new Promise((resolve) => server.close(resolve));
+      closeConnections();
+      await closed;
+    },
+  };
+  await new Promise<void>((resolve) => server.listen(port, host, resolve));
+  onTestFinished(fake.close);
+  return Object.assign(fake, { port: (server.address() as net.AddressInfo).port });
+}
+
+/** Starts a service with this Redis. Returns what it logs about it once it uses it. */
+async function startLogged(port: number) {
+  const database = await createDatabase();
+  const logged: string[] = [];
+  const log = pino({}, { write: (line) => logged.push(JSON.parse(line).msg) });
+  const service = await startService(
+    parseConfig({
+      PORT: "0",
+      GRPC_PORT: "0",
+      OPS_PORT: "0",
+      ROLES: "api",
+      DATABASE_URL: database.url,
+      REDIS_URL: `redis://127.0.0.1:${port}`,
+    }),
+    log,
+  );
+  onTestFinished(async () => {
+    await service.close();
+    await database.drop();
+  });
+  const aboutRedis = () =>
+    logged.filter((message) => message.startsWith("Redis")).map((message) => message.split(":")[0]);
+  await untilUsed({ opsUrl: `http://${service.addresses.ops}` });
+  logged.length = 0;
+  return aboutRedis;
+}
+
 if (!hasIpv6) noteAbsence("IPv6", "a Redis with an IPv6 address");
 if (hasIpv6)
   test("Redis may be at an IPv6 address", async () => {
-    // Agrees to everything.
-    const redis = net.createServer((socket) => {
-      socket
-        .on("error", () => {})
-        .on("data", (data) => {
-          for (const _command of data.toString().matchAll(/^\*\d+\r$/gm)) socket.write("+OK\r\n");
-        });
-    });
-    await new Promise<void>((resolve) => redis.listen(0, "::1", resolve));
-    const { port } = redis.address() as net.AddressInfo;
+    const { port } = await startFakeRedis(0, "::1");
     const service = await startTestService({ REDIS_URL: `redis://[::1]:${port}` });
-    expect(await lostBy(service)).toBe(0);
+    await untilUsed(service);
     await service.close();
-    await new Promise((resolve) => redis.close(resolve));
   });
 
 describe("if Redis is unreachable", () => {
@@ -67,91 +150,96 @@ describe("if Redis is unreachable", () => {
     const [port] = await freePorts(1);
     const service = await startTestService({ REDIS_URL: `redis://127.0.0.1:${port}` });
     expect(await lostBy(service)).toBe(1);
-    // A fake Redis that answers OK to everything.
-    const sockets: net.Socket[] = [];
-    const agreeing = net.createServer((socket) => {
-      sockets.push(socket.on("error", () => {}));
-      socket.on("data", (data) => {
-        for (const _command of data.toString().matchAll(/^\*\d+\r$/gm)) socket.write("+OK\r\n");
-      });
-    });
-    await new Promise<void>((resolve) => agreeing.listen(port, "127.0.0.1", resolve));
-    await expect.poll(() => lostBy(service), { timeout: 45_000 }).toBe(0);
-    const closed = new Promise((resolve) => agreeing.close(resolve));
-    for (const socket of sockets) socket.destroy();
-    await closed;
+    const redis = await startFakeRedis(port);
+    await untilUsed(service);
+    await redis.close();
     await expect.poll(() => lostBy(service), { timeout: 45_000 }).toBe(1);
   });
 
   test("its loss and its return are logged once, however many attempts to reach it fail", async () => {
-    let isThere = true;
-    let attempts = 0;
-    const sockets: net.Socket[] = [];
-    // Agrees to everything, or closes each connection at once.
-    const redis = net.createServer((socket) => {
-      attempts++;
-      sockets.push(socket.on("error", () => {}));
-      if (!isThere) socket.destroy();
-      socket.on("data", (data) => {
-        for (const _command of data.toString().matchAll(/^\*\d+\r$/gm)) socket.write("+OK\r\n");
-      });
-    });
-    await new Promise<void>((resolve) => redis.listen(0, "127.0.0.1", resolve));
-    const { port } = redis.address() as net.AddressInfo;
-    const database = await createDatabase();
-    const logged: string[] = [];
-    const log = pino({}, { write: (line) => logged.push(JSON.parse(line).msg) });
-    const aboutRedis = () =>
-      logged.filter((message) => message.startsWith("Redis")).map((message) => message.split(":")[0]);
-    const service = await startService(
-      parseConfig({
-        PORT: "0",
-        GRPC_PORT: "0",
-        OPS_PORT: "0",
-        ROLES: "api",
-        DATABASE_URL: database.url,
-        REDIS_URL: `redis://127.0.0.1:${port}`,
-      }),
-      log,
-    );
-    onTestFinished(async () => {
-      await service.close();
-      await database.drop();
-      for (const socket of sockets) socket.destroy();
-      await new Promise((resolve) => redis.close(resolve));
-    });
-    expect(aboutRedis()).toEqual([]);
-    isThere = false;
-    for (const socket of sockets) socket.destroy();
-    await expect.poll(() => attempts, { timeout: 45_000 }).toBeGreaterThanOrEqual(4);
+    const redis = await startFakeRedis();
+    const aboutRedis = await startLogged(redis.port);
+    redis.refuses = true;
+    redis.closeConnections();
+    const before = redis.sockets.length;
+    await expect.poll(() => redis.sockets.length, { timeout: 45_000 }).toBeGreaterThanOrEqual(before + 3);
     expect(aboutRedis()).toEqual(["Redis is unavailable"]);
-    isThere = true;
+    redis.refuses = false;
     await expect.poll(aboutRedis, { timeout: 45_000 }).toEqual(["Redis is unavailable", "Redis is back"]);
   });
 
+  test("again and again soon after each connection, it stays lost, which is logged once", async () => {
+    const redis = await startFakeRedis();
+    const aboutRedis = await startLogged(redis.port);
+    redis.scripts = 0;
+    // Each connection lasts until a quarter of a second after its test.
+    redis.onScript = () => setTimeout(redis.closeConnections, 250);
+    redis.closeConnections();
+    await expect.poll(() => redis.scripts, { timeout: 45_000 }).toBeGreaterThanOrEqual(8);
+    expect(aboutRedis()).toEqual(["Redis is unavailable"]);
+  });
+
+  test("for the service's calls, since it answers each too late, it is not taken for usable", async () => {
+    const redis = await startFakeRedis();
+    const service = await startTestService({ REDIS_URL: `redis://127.0.0.1:${redis.port}` });
+    await untilUsed(service);
+    redis.lateMs = 600;
+    const before = { scripts: redis.scripts, connections: redis.sockets.length };
+    redis.closeConnections();
+    // Only a test is sent to each new connection, though calls are made after each.
+    const { testKey } = await service.createProject();
+    await expect
+      .poll(
+        async () => {
+          expect(await admitted([service], testKey, 1)).toBe(1);
+          return redis.sockets.length;
+        },
+        { timeout: 45_000 },
+      )
+      .toBeGreaterThanOrEqual(before.connections + 4);
+    expect(redis.scripts - before.scripts).toBeLessThanOrEqual(redis.sockets.length - before.connections);
+    await service.close();
+  });
+
+  test.for([
+    ["OK, as to a command", "+OK\r\n"],
+    ["an empty list", "*0\r\n"],
+    ["texts", "*2\r\n$1\r\nA\r\n$1\r\nB\r\n"],
+  ])("because what is there answers with %s, rates are limited without it", async ([, answer = ""]) => {
+    const redis = await startFakeRedis();
+    redis.answer = answer;
+    const service = await startTestService({ REDIS_URL: `redis://127.0.0.1:${redis.port}` });
+    expect(await lostBy(service)).toBe(1);
+    const { testKey } = await service.createProject({ rateLimitPerMinute: 2 });
+    expect(await admitted([service], testKey, 4)).toBe(2);
+    await service.close();
+  });
+
   test("or stops answering, its connection is closed at the first late answer, and the loss is reported", async () => {
-    let answers = true;
-    const sockets: net.Socket[] = [];
-    const stopping = net.createServer((socket) => {
-      sockets.push(socket.on("error", () => {}));
-      socket.on("data", (data) => {
-        if (!answers) return;
-        for (const _command of data.toString().matchAll(/^\*\d+\r$/gm)) socket.write("+OK\r\n");
-      });
-    });
-    await new Promise<void>((resolve) => stopping.listen(0, "127.0.0.1", resolve));
-    const { port } = stopping.address() as net.AddressInfo;
-    const service = await startTestService({ REDIS_URL: `redis://127.0.0.1:${port}` });
-    expect(await lostBy(service)).toBe(0);
-    answers = false;
-    const closed = Promise.all(sockets.map((socket) => once(socket, "close")));
+    const redis = await startFakeRedis();
+    const service = await startTestService({ REDIS_URL: `redis://127.0.0.1:${redis.port}` });
+    await untilUsed(service);
+    redis.answer = null;
+    const closed = Promise.all(redis.sockets.map((socket) => once(socket, "close")));
     const { testKey } = await service.createProject();
     expect(await admitted([service], testKey, 1)).toBe(1);
     expect(await lostBy(service)).toBe(1);
     await closed;
     await service.close();
-    for (const socket of sockets) socket.destroy();
-    await new Promise((resolve) => stopping.close(resolve));
+  });
+
+  test("while no calls are made, that is reported too", async () => {
+    const { setInterval } = globalThis;
+    const intervals = vi.spyOn(globalThis, "setInterval");
+    onTestFinished(() => intervals.mockRestore());
+    intervals.mockImplementation(((callback: () => void, delay: number) =>
+      setInterval(callback, delay === 30_000 ? 50 : delay)) as typeof setInterval);
+    const redis = await startFakeRedis();
+    const service = await startTestService({ REDIS_URL: `redis://127.0.0.1:${redis.port}` });
+    await expect.poll(() => redis.scripts, { timeout: 45_000 }).toBeGreaterThanOrEqual(4);
+    redis.answer = null;
+    await expect.poll(() => lostBy(service), { timeout: 45_000 }).toBe(1);
+    await service.close();
   });
 
   test("or accepts connections but never answers, calls are served with a local limit", async () => {
@@ -288,7 +376,9 @@ if (redisServer !== undefined)
       expect([await lostBy(service), await lostBy(other)]).toEqual([1, 1]);
       await startRedis();
       await expectShared();
-      expect([await lostBy(service), await lostBy(other)]).toEqual([0, 0]);
+      await expect
+        .poll(async () => [await lostBy(service), await lostBy(other)], { timeout: 45_000 })
+        .toEqual([0, 0]);
     });
 
     /** A limit used up at one process is used up at the other. */
@@ -303,6 +393,20 @@ if (redisServer !== undefined)
         )
         .toEqual([1, 0]);
     }
+
+    test("limit on their own if their user may not use each command of the script", async () => {
+      const client = await createClient({ url: `redis://127.0.0.1:${port}` }).connect();
+      const user = ["ACL", "SETUSER", "limited", "on", ">word", "~phoneproof:*", "+eval", "+set", "+pttl"];
+      await client.sendCommand(user);
+      const third = await startTestService({ REDIS_URL: `redis://limited:word@127.0.0.1:${port}` });
+      expect(await lostBy(third)).toBe(1);
+      await third.close();
+      await client.sendCommand([...user, "+incrby", "+expire"]);
+      const fourth = await startTestService({ REDIS_URL: `redis://limited:word@127.0.0.1:${port}` });
+      await untilUsed(fourth);
+      await fourth.close();
+      client.destroy();
+    });
 
     test("limit on their own while Redis refuses writes", async () => {
       const { testKey } = await service.createProject({ rateLimitPerMinute: 3 });
