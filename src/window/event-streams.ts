@@ -20,7 +20,10 @@ export interface EventStream {
 
 /** This process's open streams of server-sent events. */
 export interface EventStreams {
-  /** Opens a stream. Null if the limit in total, of the project or of the window is reached, or after `close`. */
+  /**
+   * Opens a stream. Null if the limit in total, of the project or of the window is reached, after `close`, or if the client has left:
+   * the response is then destroyed.
+   */
   open(
     response: ServerResponse,
     window: { readonly token: string; readonly projectId: string },
@@ -73,7 +76,9 @@ export function createEventStreams(observer: EventStreamObserver, limits = most)
 
   return {
     open(response, { token, projectId }, headers) {
-      // If the client disconnected before the stream began, no further event would report it.
+      // If the client disconnected before the stream began, no further event would report it. One that has half-closed has left,
+      // too, as if it did so during the stream; only a beat would find it out.
+      if (response.socket?.readableEnded) response.destroy();
       if (response.destroyed || isClosed) return null;
       const held = perProject.get(projectId) ?? 0;
       if (held >= limits.perFree * (limits.inAll - open.size)) return null;

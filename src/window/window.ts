@@ -185,6 +185,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
       if (stream === null) {
         watching.abort();
         await changes.return?.();
+        if (reply.raw.destroyed) return void reply.hijack();
         throw streams.isClosed
           ? new Failure("service_unavailable")
           : new Failure("rate_limited", { retryAfterSeconds: 10 });

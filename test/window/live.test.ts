@@ -581,6 +581,36 @@ test("a client that half-closes its stream has left, though it could still read"
   await closed;
 });
 
+test("clients that leave before their stream is open hold no place of its window", async () => {
+  // Without heartbeats, which find such clients out later.
+  const { setInterval } = globalThis;
+  const intervals = vi.spyOn(globalThis, "setInterval");
+  onTestFinished(() => intervals.mockRestore());
+  intervals.mockImplementation(((callback: () => void, delay: number) =>
+    setInterval(callback, delay === 15_000 ? 2 ** 31 - 1 : delay)) as typeof setInterval);
+  const alone = await service.startAnother({ ROLES: "api" });
+  const window = await createWindow(alone, project);
+  const { hostname, port, pathname } = new URL(`${window.url}/events`);
+  const lock = await service.db.connect();
+  await lock.query("BEGIN; LOCK TABLE pending_hint");
+  for (let left = 0; left < 10; left++) {
+    const socket = net.connect({ host: hostname, port: Number(port), allowHalfOpen: true });
+    onTestFinished(() => void socket.destroy());
+    socket.on("error", () => {});
+    socket.resume().end(`GET ${pathname} HTTP/1.1\r\nHost: x\r\n\r\n`);
+  }
+  await untilWaiting(service.db, 1);
+  await lock.query("COMMIT");
+  lock.release();
+  const leavers = async () =>
+    (await scrape(alone.opsUrl)).sum("phoneproof_http_request_duration_seconds_count", {
+      route: "/v/:token/events",
+      status: "none",
+    });
+  await expect.poll(leavers, { timeout: 45_000 }).toBe(10);
+  expect((await openStream(window.url)).headers.get("content-type")).toMatch(/^text\/event-stream/);
+});
+
 test("one project's windows leave room for those of others, and all of it can be used", async () => {
   const observer = { opened() {}, closed() {} };
   const streams = createEventStreams(observer, { inAll: 50, each: 10, perFree: 4 });
