@@ -26,6 +26,8 @@ export function renewCertificate(parts: Parts): Job {
   onExpiry(certificate.validToDate);
   const fault = faultOfTime(certificate);
   if (fault !== null) log.warn(`${fault}: clients refuse it`);
+  const authorityFault = faultOfAuthorities(first.ca);
+  if (authorityFault !== null) log.warn(`${authorityFault}: every client is refused`);
   const check = createRenewalCheck(parts);
   return repeat({
     work: async () => {
@@ -41,6 +43,7 @@ export function renewCertificate(parts: Parts): Job {
 /** Returns a function that checks the files once per call. */
 export function createRenewalCheck({ first, read, take, onExpiry, log }: Parts): () => void {
   let inUse = JSON.stringify(first);
+  let authoritiesInUse = first.ca;
   let refused = "";
 
   /** Logs each unusable content once. */
@@ -58,10 +61,13 @@ export function createRenewalCheck({ first, read, take, onExpiry, log }: Parts):
       if (found === inUse) return;
       refuseUnusableTls(tls);
       const certificate = new X509Certificate(tls.cert);
-      const fault = faultOfTime(certificate);
+      // Authorities that have expired in use do not hold back a renewed certificate.
+      const fault =
+        faultOfTime(certificate) ?? (tls.ca === authoritiesInUse ? null : faultOfAuthorities(tls.ca));
       if (fault !== null) throw new Error(fault);
       take(tls);
       inUse = found;
+      authoritiesInUse = tls.ca;
       const { validToDate } = certificate;
       onExpiry(validToDate);
       log.info({ expiry: validToDate }, "the gRPC port presents a renewed certificate to new connections");
@@ -71,13 +77,35 @@ export function createRenewalCheck({ first, read, take, onExpiry, log }: Parts):
   };
 }
 
-function faultOfTime({ validFromDate, validToDate }: X509Certificate): string | null {
+function faultOfTime({ validFromDate, validToDate }: X509Certificate, name = "GRPC_TLS_CERT"): string | null {
   const now = Date.now();
   if (now < validFromDate.getTime()) {
-    return `GRPC_TLS_CERT names a certificate that is not valid before ${validFromDate.toISOString()}`;
+    return `${name} names a certificate that is not valid before ${validFromDate.toISOString()}`;
   }
   if (now > validToDate.getTime()) {
-    return `GRPC_TLS_CERT names a certificate that expired at ${validToDate.toISOString()}`;
+    return `${name} names a certificate that expired at ${validToDate.toISOString()}`;
   }
   return null;
+}
+
+const pemCertificate = /-----BEGIN ([\w ]*CERTIFICATE)-----[^-]*-----END \1-----/g;
+
+/**
+ * The first one's fault if all have one: of an old and a new authority in one file, the old one may have expired. One that cannot be
+ * read here was judged by what reads it for TLS.
+ */
+function faultOfAuthorities(ca: string | null): string | null {
+  const faults = (ca?.match(pemCertificate) ?? []).map((pem) => {
+    const authority = readable(pem);
+    return authority && faultOfTime(authority, "GRPC_TLS_CA");
+  });
+  return faults.includes(null) ? null : (faults[0] ?? null);
+}
+
+function readable(pem: string): X509Certificate | null {
+  try {
+    return new X509Certificate(pem);
+  } catch {
+    return null;
+  }
 }

@@ -124,6 +124,32 @@ describe("certificate files that are replaced while a process runs", () => {
     expect(await statusTo(service, { trusted })).toBe(refused);
   });
 
+  test("do not replace authorities for clients by expired ones; of several in the file, one may have expired", async () => {
+    const { files, settings, replace } = await placeFiles(authority);
+    const service = await start(settings);
+    await replace(files.ca ?? "", expired.cert);
+    const fault = "GRPC_TLS_CA names a certificate that expired at 2021-01-01T00:00:00.000Z";
+    await expect.poll(() => service.logged, { timeout: 45_000 }).toContain(`${unusable}: ${fault}`);
+    expect(await statusTo(service, { own: client })).toBe("OK");
+
+    const both = path.join(directory, "expired-and-other.pem");
+    await writeFile(both, `${await readFile(expired.cert, "utf8")}${await readFile(otherAuthority, "utf8")}`);
+    await replace(files.ca ?? "", both);
+    await expect.poll(() => statusTo(service, { own: strangersClient }), { timeout: 45_000 }).toBe("OK");
+    expect(await statusTo(service, { own: client })).toBe("UNAVAILABLE");
+  });
+
+  test("renew the certificate also while the authorities for clients, which were not replaced, have expired", async () => {
+    const { files, settings, replace } = await placeFiles(expired.cert);
+    const service = await start(settings);
+    expect(service.logged).toContain(
+      "GRPC_TLS_CA names a certificate that expired at 2021-01-01T00:00:00.000Z: every client is refused",
+    );
+    await replace(files.cert, renewed.cert);
+    await replace(files.key, renewed.key);
+    await expect.poll(() => expiryShown(service), { timeout: 45_000 }).toBe(expiryIn(renewed.cert));
+  });
+
   test("make TLS sessions from before impossible to resume", async () => {
     const { files, settings, replace } = await placeFiles();
     const service = await start(settings);
