@@ -2,6 +2,7 @@ import type { ServerHttp2Stream } from "node:http2";
 import { createContextKey, type HandlerContext } from "@connectrpc/connect";
 import type { Checkpoint } from "../admission/admission.ts";
 import type { Call } from "../core/call.ts";
+import type { Span } from "../core/tracing.ts";
 import type { RateLimitState } from "../failures.ts";
 
 /** The client's IP address, set by the server. */
@@ -28,6 +29,11 @@ export interface AdmittedCall {
 /** Deleted by the interceptor: a call that still has it had no readable message. */
 export const admittedKey = createContextKey<AdmittedCall | undefined>(undefined, {
   description: "call without its message",
+});
+
+/** The span of a call that the gate has admitted, if calls are traced. */
+export const spanKey = createContextKey<Span | undefined>(undefined, {
+  description: "span of an admitted call",
 });
 
 /** Throws if a service is reached without the admission interceptor: that is a bug, never caused by a request. */

@@ -196,7 +196,7 @@ export function createRpcServer(parts: {
   const admitted = {
     ...common,
     requestGate: tracing ? tracedGate(tracing, gate) : gate,
-    interceptors: tracing ? [tracingInterceptor(tracing), admitting] : [admitting],
+    interceptors: tracing ? [tracingInterceptor(), admitting] : [admitting],
   };
   server.register(fastifyConnectPlugin, {
     ...admitted,

@@ -1,10 +1,10 @@
-import type { DescMethod } from "@bufbuild/protobuf";
 import { Code, ConnectError, type ConnectRouterOptions, type Interceptor } from "@connectrpc/connect";
 import { codeToString } from "@connectrpc/connect/protocol-connect";
+import type { Call } from "../core/call.ts";
 import { encodeId } from "../core/ids.ts";
 import type { Span, Tracing } from "../core/tracing.ts";
 import { methodName } from "./answered-call.ts";
-import { callKey } from "./call-context.ts";
+import { callKey, spanKey } from "./call-context.ts";
 
 /** The server's errors by OpenTelemetry's conventions for gRPC; all other codes are the caller's. */
 const faultsOfServers = new Set([
@@ -21,51 +21,50 @@ const statusName = (code: Code) => (code === Code.Canceled ? "CANCELLED" : codeT
 
 type Gate = NonNullable<ConnectRouterOptions["requestGate"]>;
 
-function beginSpan(tracing: Tracing, called: DescMethod, header: Headers): Span {
-  const method = methodName(called);
-  const span = tracing.begin(method, { kind: "server", headers: (field) => header.get(field) ?? undefined });
-  span.set({ "rpc.system.name": "grpc", "rpc.method": method });
-  return span;
+/** Ends a call's span. `error`: what the call was refused with. */
+export function endSpan(
+  span: Span,
+  call: Pick<Call, "requestId" | "caller"> | undefined,
+  error?: ConnectError,
+): void {
+  const { requestId, caller } = call ?? {};
+  span.set({
+    "phoneproof.request_id": requestId ?? error?.metadata.get("x-request-id"),
+    "phoneproof.project_id": caller?.kind === "merchant" ? encodeId("prj_", caller.project.id) : null,
+    "rpc.response.status_code": error === undefined ? "OK" : statusName(error.code),
+  });
+  if (error !== undefined) span.fail(statusName(error.code), !faultsOfServers.has(error.code));
+  span.end();
 }
 
-function failSpan(span: Span, { code }: ConnectError): void {
-  span.fail(statusName(code), !faultsOfServers.has(code));
-}
-
-/** Calls that the gate refuses reach no interceptor, but get a span, too. */
+/**
+ * Makes each call a span, under the parent that its metadata names. It begins here, so that it includes the look-up of the
+ * credential and the wait for the message. It ends here if the gate refuses the call, otherwise in the interceptor, or where calls
+ * without a readable message are charged, which reach no interceptor.
+ */
 export function tracedGate(tracing: Tracing, gate: Gate): Gate {
   return async (context) => {
+    const { requestHeader, values } = context;
+    const method = methodName(context.method);
+    const headers = (field: string) => requestHeader.get(field) ?? undefined;
+    const span = tracing.begin(method, { kind: "server", headers });
+    span.set({ "rpc.system.name": "grpc", "rpc.method": method });
     try {
       await gate(context);
+      values.set(spanKey, span);
     } catch (thrown) {
-      const error = ConnectError.from(thrown);
-      const span = beginSpan(tracing, context.method, context.requestHeader);
-      span.set({
-        "phoneproof.request_id": error.metadata.get("x-request-id"),
-        "rpc.response.status_code": statusName(error.code),
-      });
-      failSpan(span, error);
-      span.end();
+      endSpan(span, undefined, ConnectError.from(thrown));
       throw thrown;
     }
   };
 }
 
-/** Makes each call a span, under the parent that its metadata names. A stream is one span until it ends. */
-export function tracingInterceptor(tracing: Tracing): Interceptor {
+/** Runs each call in its span, and ends that with the call. A stream is one span until it ends. */
+export function tracingInterceptor(): Interceptor {
   return (next) => async (request) => {
-    const span = beginSpan(tracing, request.method, request.header);
-
-    const end = (error?: ConnectError) => {
-      const { requestId, caller } = request.contextValues.get(callKey) ?? {};
-      span.set({
-        "phoneproof.request_id": requestId,
-        "phoneproof.project_id": caller?.kind === "merchant" ? encodeId("prj_", caller.project.id) : null,
-        "rpc.response.status_code": error === undefined ? "OK" : statusName(error.code),
-      });
-      if (error !== undefined) failSpan(span, error);
-      span.end();
-    };
+    const span = request.contextValues.get(spanKey);
+    if (span === undefined) throw new Error("the interceptor was reached without the gate");
+    const end = (error?: ConnectError) => endSpan(span, request.contextValues.get(callKey), error);
     const failed = (thrown: unknown): ConnectError => {
       const error = ConnectError.from(thrown);
       end(error);

@@ -4,6 +4,7 @@ import { Code, ConnectError } from "@connectrpc/connect";
 import {
   createAsyncIterable,
   type UniversalHandler,
+  type UniversalServerRequest,
   type UniversalServerResponse,
 } from "@connectrpc/connect/protocol";
 import {
@@ -15,13 +16,15 @@ import {
 import { findTrailerError, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import type { Logger } from "pino";
 import type { Admission } from "../admission/admission.ts";
+import type { Span } from "../core/tracing.ts";
 import { Failure } from "../failures.ts";
 import { methodName, noteAnswer, type RpcObserver } from "./answered-call.ts";
-import { type AdmittedCall, admittedKey, streamKey } from "./call-context.ts";
+import { type AdmittedCall, admittedKey, spanKey, streamKey } from "./call-context.ts";
 import { around } from "./handlers.ts";
 import { toMessageFailure } from "./message-errors.ts";
 import { connectError, metadataOf } from "./refusal.ts";
 import { isOver } from "./stream-scheduling.ts";
+import { endSpan } from "./tracing-interceptor.ts";
 
 /**
  * Charges a call with an unreadable message as the gateway charges one with an unreadable body, and answers with the
@@ -35,21 +38,30 @@ export function chargeUnreadableCalls(
   const { admission, log, observer } = parts;
   const { method } = handler;
 
-  function note({ call, checkpoint }: AdmittedCall, code: string, failure?: Failure): void {
+  /** Logs, counts and traces such a call. `failure`: if it was refused with one of the catalogue. */
+  function note(
+    { call, checkpoint }: AdmittedCall,
+    span: Span | undefined,
+    error: ConnectError,
+    failure?: Failure,
+  ): void {
     observer.begun(methodName(method), false);
+    const code = failure?.code ?? codeToString(error.code);
     noteAnswer({ log, observer }, { ...call, method, code, startedAt: checkpoint.at }, failure);
+    if (span !== undefined) endSpan(span, call, error);
   }
 
   async function settle(
     response: UniversalServerResponse,
     unread: AdmittedCall,
-    authorization: string | null,
+    request: UniversalServerRequest,
   ) {
     const { call, rateLimit, checkpoint } = unread;
+    const span = request.contextValues?.get(spanKey);
     const { error, again } = await refusalIn(response);
     // The call's deadline passed before its message was complete: it is not charged, like that of a client that left.
     if (error?.code === Code.DeadlineExceeded) {
-      note(unread, codeToString(error.code));
+      note(unread, span, error);
       return response;
     }
     const messageFailure = error && toMessageFailure(error);
@@ -58,15 +70,15 @@ export function chargeUnreadableCalls(
       messageFailure ?? new Failure("malformed_request"),
       () => {
         if (admission.isCurrent(checkpoint)) return undefined;
-        return Promise.try(() => admission.authenticate(authorization ?? undefined, null)).then(() => {});
+        const authorization = request.header.get("authorization") ?? undefined;
+        return Promise.try(() => admission.authenticate(authorization, null)).then(() => {});
       },
     );
+    const refusal = connectError(failure, call.requestId, call, rateLimit);
     const isConnectsOwn = messageFailure === undefined && failure.code === "malformed_request";
-    if (isConnectsOwn && error) note(unread, codeToString(error.code));
-    else note(unread, failure.code, failure);
-    if (error !== undefined && !isConnectsOwn) {
-      return again(connectError(failure, call.requestId, call, rateLimit));
-    }
+    if (isConnectsOwn && error) note(unread, span, error);
+    else note(unread, span, refusal, failure);
+    if (error !== undefined && !isConnectsOwn) return again(refusal);
     for (const [name, value] of metadataOf(call.requestId, call, rateLimit)) {
       (response.trailer ?? response.header)?.set(name, value);
     }
@@ -78,14 +90,15 @@ export function chargeUnreadableCalls(
       const unread = request.contextValues?.get(admittedKey);
       if (unread === undefined) return response;
       const stream = request.contextValues?.get(streamKey);
-      if (stream === undefined || !isOver(stream))
-        return settle(response, unread, request.header.get("authorization"));
+      if (stream === undefined || !isOver(stream)) return settle(response, unread, request);
       // A client that left before its message was complete gets no response, and is not charged for one.
-      note(unread, "canceled");
+      note(unread, request.contextValues?.get(spanKey), hasLeft);
       return response;
     }),
   );
 }
+
+const hasLeft = new ConnectError("the client has left", Code.Canceled);
 
 interface Refusal {
   /** The error that Connect answers with. */

@@ -16,7 +16,8 @@ export interface CollectedSpan extends Link {
   /** Empty for the root of a trace. */
   readonly parentSpanId: string;
   readonly name: string;
-  /** In milliseconds since the epoch. */
+  /** In milliseconds since the epoch, as is the next. */
+  readonly startedAt: number;
   readonly endedAt: number;
   /** 1 internal, 2 server, 3 client, 5 consumer. */
   readonly kind: number;
@@ -107,6 +108,7 @@ function spanOf(message: Buffer): CollectedSpan {
     parentSpanId: one(message, 4).toString("hex"),
     name: one(message, 5).toString(),
     kind: Number(all(message, 6)[0]?.value ?? 0n),
+    startedAt: Number((all(message, 7)[0]?.value ?? 0n) / 1_000_000n),
     endedAt: Number((all(message, 8)[0]?.value ?? 0n) / 1_000_000n),
     attributes: attributesOf(all(message, 9)),
     links: all(message, 13).map(({ bytes }) => linkOf(bytes)),

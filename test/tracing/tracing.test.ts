@@ -5,8 +5,10 @@ import net, { type AddressInfo } from "node:net";
 import path from "node:path";
 import { setTimeout as delay, setImmediate } from "node:timers/promises";
 import { create, toBinary } from "@bufbuild/protobuf";
+import { Code } from "@connectrpc/connect";
 import { afterAll, expect, onTestFinished, test, vi } from "vitest";
 import { parseConfig } from "../../src/config.ts";
+import { newCredential } from "../../src/core/credential.ts";
 import { decodeId } from "../../src/core/ids.ts";
 import { StreamInboundMessagesRequestSchema } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
@@ -161,6 +163,78 @@ test("a gRPC call that is refused before its message is read is a span too", asy
     attributes: { "rpc.response.status_code": "RESOURCE_EXHAUSTED", "error.type": "RESOURCE_EXHAUSTED" },
   });
   expect(span.attributes["phoneproof.request_id"]).toMatch(/^req_/);
+});
+
+test.for([
+  {
+    name: "refused",
+    trace: "d0f7651916cd43dd8448eb211c80319c",
+    key: () => newCredential("live"),
+    code: "invalid_api_key",
+  },
+  {
+    name: "admitted",
+    trace: "d1f7651916cd43dd8448eb211c80319c",
+    key: () => undefined,
+    code: "verification_not_found",
+  },
+])("the span of a gRPC call that is $name includes the look-up of its key", async ({ trace, key, code }) => {
+  const { liveKey } = await service.createProject();
+  const holder = await service.db.connect();
+  let heldAt = 0;
+  try {
+    await holder.query("BEGIN; LOCK TABLE api_key");
+    const call = answerOf((options) =>
+      service
+        .client(VerificationService, key() ?? liveKey)
+        .getVerification({ verificationId: "vrf_none" }, { ...options, headers: under(trace) }),
+    );
+    await untilWaiting(service.db, 1);
+    heldAt = Date.now();
+    await holder.query("ROLLBACK");
+    expect((await call).code).toBe(code);
+  } finally {
+    holder.release(true);
+  }
+  expect((await serverSpanOf(trace)).startedAt).toBeLessThanOrEqual(heldAt);
+});
+
+test("a gRPC call whose message cannot be read is a span too, as is one whose client leaves before its end", async () => {
+  const connection = connectRaw(service.grpcAddress);
+  onTestFinished(() => connection.destroy());
+  const method = "phoneproof.v1.VerificationService/GetVerification";
+  const calling = (trace: string, headers = {}) =>
+    connection.call(method, { authorization: `Bearer ${shop.liveKey}`, ...under(trace), ...headers });
+  const [unreadable, late, left] = ["d2f7", "d3f7", "d4f7"].map(
+    (start) => `${start}651916cd43dd8448eb211c80319c`,
+  ) as [string, string, string];
+  const refused = calling(unreadable);
+  await refused.send(Buffer.from([255, 255]));
+  refused.halfClose();
+  expect((await refused.status).code).toBe(Code.InvalidArgument);
+  expect((await calling(late, { "grpc-timeout": "100m" }).status).code).toBe(Code.DeadlineExceeded);
+  const leaving = calling(left);
+  // Its key was looked up for the calls before: once the next one is answered, this one is waited for.
+  await connection.call(method).status;
+  leaving.cut();
+
+  for (const [trace, status, failed] of [
+    [unreadable, "INVALID_ARGUMENT", false],
+    [late, "DEADLINE_EXCEEDED", true],
+    [left, "CANCELLED", false],
+  ] as const) {
+    expect(await serverSpanOf(trace)).toMatchObject({
+      name: method,
+      parentSpanId: "b7ad6b7169203331",
+      failed,
+      attributes: {
+        "phoneproof.request_id": expect.stringMatching(/^req_/),
+        "phoneproof.project_id": shop.projectId,
+        "rpc.response.status_code": status,
+        "error.type": status,
+      },
+    });
+  }
 });
 
 test("the span of an answered gRPC call has status OK, and a stream is one span with its reads below", async () => {
