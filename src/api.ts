@@ -29,7 +29,7 @@ import { watchVerification } from "./core/watch-verification.ts";
 import { createConnectionTurns } from "./gateway/connection-turns.ts";
 import type { Deprecation } from "./gateway/deprecations.ts";
 import { createGateway } from "./gateway/gateway.ts";
-import { logFault } from "./gateway/request-log.ts";
+import { noteFaults } from "./gateway/request-log.ts";
 import { renewCertificate } from "./grpc-certificate.ts";
 import { writeLastUses } from "./jobs/last-used.ts";
 import type { createMetrics } from "./ops/metrics.ts";
@@ -123,6 +123,7 @@ export async function startApi(parts: ApiParts): Promise<ApiAddresses> {
     observer: {
       begun: metrics.calls.rpcBegun,
       answered: metrics.calls.rpcAnswered,
+      refusedLate: (code) => metrics.calls.refusedLate("grpc", code),
       streamRefused: metrics.calls.rpcStreamRefused,
       connectionRefused: metrics.calls.rpcConnectionRefused,
     },
@@ -135,6 +136,7 @@ export async function startApi(parts: ApiParts): Promise<ApiAddresses> {
     watchVerificationWindow: watchVerificationWindow({ getWindow, transitions }),
     sendTestMessage: sendTestMessage({ getWindow, takeMessages }),
   });
+  const onFault = noteFaults(log, (code) => metrics.calls.refusedLate("http", code));
   const turns = createConnectionTurns();
   metrics.calls.watchTurns(turns);
   const gateway = createGateway({
@@ -146,6 +148,7 @@ export async function startApi(parts: ApiParts): Promise<ApiAddresses> {
     publicBase,
     turns,
     onAnswered: metrics.calls.answered,
+    onFault,
     tracing: tracing ?? undefined,
     deprecations,
   });
@@ -154,7 +157,7 @@ export async function startApi(parts: ApiParts): Promise<ApiAddresses> {
       windows,
       limits: createWindowLimits(countsOf),
       publicBase,
-      onFault: (request, failure) => logFault(log, request, failure),
+      onFault,
       streams: { opened: metrics.verifications.windowOpened, closed: metrics.verifications.windowClosed },
     }),
     { prefix: "/v" },

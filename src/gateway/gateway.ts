@@ -33,7 +33,7 @@ import { createOverload } from "./overload.ts";
 import { isFollowed, trackNewest, untrack } from "./pipelined-requests.ts";
 import { referenceRoutes } from "./reference/routes.ts";
 import { refuse } from "./refusal.ts";
-import { logFault, logRequest } from "./request-log.ts";
+import { logRequest, type NoteFault } from "./request-log.ts";
 import { traceRequests } from "./traced-requests.ts";
 import { verificationRoutes } from "./verification-routes.ts";
 
@@ -62,6 +62,8 @@ export interface GatewayParts {
   readonly turns: ConnectionTurns;
   /** Called with each finished request. Must not block. */
   readonly onAnswered: (request: AnsweredRequest) => void;
+  /** Called for internal errors, not for refusals. */
+  readonly onFault: NoteFault;
   /** Undefined: nothing is traced. */
   readonly tracing?: Tracing | undefined;
   readonly deprecations: readonly Deprecation[];
@@ -82,6 +84,7 @@ export function createGateway({
   publicBase,
   turns,
   onAnswered,
+  onFault,
   tracing,
   deprecations,
 }: GatewayParts): Gateway {
@@ -152,7 +155,7 @@ export function createGateway({
   const fail = (failure: Failure, request: FastifyRequest, reply: FastifyReply, answer = refuse): void => {
     const { call } = request;
     failing.add(request);
-    if (failure.code === "internal_error") logFault(log, request, failure);
+    if (failure.code === "internal_error") onFault(request, reply, failure);
     const answerUnlessSent = (settled: Failure) => {
       if (!reply.sent) answer(reply, settled);
     };
@@ -165,7 +168,7 @@ export function createGateway({
       .chargeFailure(call, failure, () => authenticateAgain(admission, request))
       .then(answerUnlessSent, (thrown) => {
         const unsettled = asFailure(thrown);
-        if (unsettled.code === "internal_error") logFault(log, request, unsettled);
+        if (unsettled.code === "internal_error") onFault(request, reply, unsettled);
         answerUnlessSent(unsettled);
       });
   };
@@ -284,6 +287,20 @@ export function createGateway({
   });
 
   gateway.addHook("onRoute", announceDeprecations(deprecations));
+  // Fastify drops the error of a request that was refused for taking too long.
+  gateway.addHook("onRoute", (route) => {
+    const { handler } = route;
+    route.handler = function (request, reply) {
+      const answer: unknown = handler.call(this, request, reply);
+      if (answer instanceof Promise) {
+        answer.catch((thrown) => {
+          const failure = asFailure(thrown);
+          if (reply.sent && failure.code === "internal_error") onFault(request, reply, failure);
+        });
+      }
+      return answer;
+    };
+  });
   gateway.register(verificationRoutes(verifications, admission, overload));
   gateway.register(referenceRoutes(publicBase, deprecations));
 

@@ -3,7 +3,7 @@ import { type DestinationStream, type Logger, symbols } from "pino";
 import { callerFields } from "../admission/caller-fields.ts";
 import { refusalReason } from "../admission/refusal-reason.ts";
 import type { Caller } from "../core/project.ts";
-import type { Failure } from "../failures.ts";
+import type { Failure, FailureCode } from "../failures.ts";
 import { sentStatus } from "./answered-request.ts";
 import { createVerificationBody } from "./schemas.ts";
 
@@ -71,10 +71,17 @@ function reasonFields(failure: Failure | undefined): string {
 
 const bodyFields: ReadonlySet<string> = new Set(Object.keys(createVerificationBody.properties));
 
+/** Notes an internal error. */
+export type NoteFault = (request: FastifyRequest, reply: FastifyReply, failure: Failure) => void;
+
 /**
  * Logged at once and in its own line: the request's line waits until the response has left. The client never sees the
- * stack.
+ * stack. `refusedLate` is called if the request is reported as answered with something else: its response was sent or has
+ * begun, or its client has left.
  */
-export function logFault(log: Logger, request: FastifyRequest, failure: Failure): void {
-  log.error({ requestId: request.id, err: failure.cause ?? failure }, "internal error");
+export function noteFaults(log: Logger, refusedLate: (code: FailureCode) => void): NoteFault {
+  return (request, reply, failure) => {
+    log.error({ requestId: request.id, err: failure.cause ?? failure }, "internal error");
+    if (reply.sent || reply.raw.closed) refusedLate(failure.code);
+  };
 }

@@ -106,6 +106,11 @@ export function createCallMetrics(registry: Registry) {
       countRefusal(refusals.http, failureCode);
     },
 
+    /** Counts a refusal that is part of no call as it is reported otherwise. */
+    refusedLate(face: "http" | "grpc", code: FailureCode): void {
+      countRefusal(refusals[face], code);
+    },
+
     charged(calls: number): void {
       charged += calls;
     },

@@ -7,7 +7,7 @@ import { refusalReason } from "../admission/refusal-reason.ts";
 import type { AnsweredRpc } from "../core/answered-call.ts";
 import type { Call } from "../core/call.ts";
 import type { Caller } from "../core/project.ts";
-import type { Failure } from "../failures.ts";
+import type { Failure, FailureCode } from "../failures.ts";
 
 /** `package.Service/Method`, as it is logged, counted and traced. */
 export const methodName = ({ parent, name }: DescMethod): string => `${parent.typeName}/${name}`;
@@ -17,6 +17,8 @@ export interface RpcObserver {
   begun(method: string, streaming: boolean): void;
   /** Once for each call that has begun. */
   answered(call: AnsweredRpc): void;
+  /** A call that was or will be reported as answered met this failure besides. */
+  refusedLate(code: FailureCode): void;
 }
 
 /** Logs a finished call and reports it to the observer. */
@@ -67,13 +69,12 @@ export interface FaultyCall {
   readonly failure: Failure;
 }
 
-/** Logs and counts a fault of a call of which something else has been reported, or nothing. */
+/** Logs and counts a fault of a call of which something else is reported: it is not another call. */
 export function noteFault(
   { log, observer }: { readonly log: Logger; readonly observer: RpcObserver },
   { method, requestId, failure }: FaultyCall,
 ): void {
   const { code } = failure;
   log.error({ requestId, method, code, err: failure.cause ?? failure }, "rpc failed");
-  observer.begun(method, false);
-  observer.answered({ method, streaming: false, code, failureCode: code, seconds: 0 });
+  observer.refusedLate(code);
 }

@@ -66,8 +66,9 @@ export function createEarlyRefusals({ log, observer }: { log: Logger; observer: 
     answer(response, requestId, refusal);
     const code = codeToString(refusal.error.code);
     log.info({ requestId, method, code, durationMs: 0 }, "rpc");
-    observer.begun(method, false);
-    observer.answered({ method, streaming: false, code, failureCode: undefined, seconds: 0 });
+    const streaming = streamingMethods.has(method);
+    observer.begun(method, streaming);
+    observer.answered({ method, streaming, code, failureCode: undefined, seconds: 0 });
     return true;
   };
 }

@@ -23,6 +23,7 @@ import { createSilenceMetrics } from "../../src/ops/silence-metrics.ts";
 import { createStorageMetrics } from "../../src/ops/storage-metrics.ts";
 import { createVerificationMetrics } from "../../src/ops/verification-metrics.ts";
 import { startService } from "../../src/service.ts";
+import { hintChannel } from "../../src/storage/transition.ts";
 import { version } from "../../src/version.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
@@ -31,6 +32,7 @@ import { startTestService, type TestService } from "../harness/service.ts";
 import { shortenTimers, suppressTimers } from "../harness/timers.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
 import { connectRaw } from "../rpc/raw-grpc.ts";
+import { untilWaiting } from "../service/barrier.ts";
 import { answerWith, refuseForLong, startReceiver } from "../webhooks/receiver.ts";
 import { attempted, deliveryWhen, hasFailed, isDisabled, makeDue, openShop } from "../webhooks/shop.ts";
 import { scrape } from "./scrape.ts";
@@ -833,6 +835,96 @@ async function* oneThenNone(signal: AbortSignal) {
   yield { messages: [{ messageId: "metrics-open", from: phone, to: project.liveNumber, text: "hello" }] };
   await new Promise((resolve) => signal.addEventListener("abort", resolve));
 }
+
+test.for([
+  {
+    name: "a request over REST",
+    face: "http",
+    calls: "phoneproof_http_request_duration_seconds_count",
+    begin: (id: string, key: string) => {
+      const { hostname, port } = new URL(idle.httpUrl);
+      const socket = net.connect(Number(port), hostname);
+      const head = `Host: x\r\nAuthorization: Bearer ${key}\r\n`;
+      socket.write(`GET /v1/verifications/${id} HTTP/1.1\r\n${head}\r\n`);
+      return () => socket.resetAndDestroy();
+    },
+  },
+  {
+    name: "a gRPC call",
+    face: "grpc",
+    calls: "phoneproof_rpc_duration_seconds_count",
+    begin: (verificationId: string, key: string) => {
+      const leaving = new AbortController();
+      const { signal } = leaving;
+      idle
+        .client(VerificationService, key)
+        .getVerification({ verificationId }, { signal })
+        .catch(() => {});
+      return () => leaving.abort();
+    },
+  },
+])("$name that meets an internal error after its client has left counts as one call and one error", async ({
+  face,
+  calls,
+  begin,
+}) => {
+  const { liveKey } = await idle.createProject();
+  // Over gRPC, it is counted before it is answered.
+  const { verification } = await idle
+    .client(VerificationService, liveKey)
+    .createVerification({ idempotencyKey: "fault-after-leaving" });
+  const counted = async () => {
+    const { sum } = await scrape(idle.opsUrl);
+    return [sum(calls), sum("phoneproof_refusals_total", { face, code: "internal_error" })];
+  };
+  const [callsBefore = 0, faultsBefore = 0] = await counted();
+  const holder = await idle.db.connect();
+  try {
+    await holder.query("BEGIN; ALTER TABLE verification RENAME TO away");
+    const leave = begin(verification?.id ?? "", liveKey);
+    await untilWaiting(idle.db, 1);
+    leave();
+    await expect.poll(counted).toEqual([callsBefore + 1, faultsBefore]);
+    await holder.query("COMMIT");
+    await expect.poll(counted).toEqual([callsBefore + 1, faultsBefore + 1]);
+  } finally {
+    await holder.query("ROLLBACK; ALTER TABLE IF EXISTS away RENAME TO verification");
+    holder.release();
+  }
+});
+
+test("an internal error that ends a window's stream is counted", async () => {
+  const { liveKey } = await idle.createProject();
+  const { body } = await merchant(idle.httpUrl, liveKey).create();
+  const faults = async () =>
+    (await scrape(idle.opsUrl)).sum("phoneproof_refusals_total", { face: "http", code: "internal_error" });
+  const before = await faults();
+  const url = body.verification_url.replace(/^http:\/\/localhost:\d+/, idle.httpUrl);
+  const events = await fetch(`${url}/events`);
+  await idle.db.query("ALTER TABLE verification RENAME TO away");
+  await idle.db.query("SELECT pg_notify($1, $2)", [hintChannel, decodeId("vrf_", body.id)]);
+  // The stream ends.
+  await events.text();
+  await idle.db.query("ALTER TABLE away RENAME TO verification");
+  expect(await faults()).toBe(before + 1);
+});
+
+test("a stream that is refused for its media type is counted among the streams", async () => {
+  const connection = connectRaw(service.grpcAddress);
+  onTestFinished(() => connection.destroy());
+  const method = "phoneproof.v1.InboundMessageService/StreamInboundMessages";
+  const grown = await growthOf(
+    { ended: ["phoneproof_rpc_streams_ended_total", { method, code: "unimplemented" }] },
+    async () => {
+      const { status } = connection.call(method, { "content-type": "application/grpc+json" });
+      expect((await status).code).toBe(Code.Unimplemented);
+    },
+  );
+  expect(grown).toEqual({ ended: 1 });
+  const { sum } = await scrape(service.opsUrl);
+  expect(sum("phoneproof_rpc_duration_seconds_count", { method })).toBe(0);
+  expect(sum("phoneproof_rpc_streams_open", { method })).toBe(0);
+});
 
 test("streams and windows are counted while they are open", async () => {
   const open = async () => {

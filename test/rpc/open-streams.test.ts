@@ -397,7 +397,7 @@ async function intercepted(messages: AsyncIterable<unknown>) {
     admission: { isCurrent: () => true } as unknown as Admission,
     openStreams: { add: () => () => {}, close: () => {} },
     log: pino({ enabled: false }),
-    observer: { begun: () => {}, answered },
+    observer: { begun: () => {}, answered, refusedLate: () => {} },
   });
   const call = {
     requestId: "req_1",
