@@ -59,10 +59,12 @@ test("a failure to count one message's receipt does not affect another message",
 });
 
 test.for([
-  { what: "", number: () => undefined },
-  { what: ", also if their numbers are looked up", number: async () => undefined },
+  { what: "", number: () => undefined, passes: 1 },
+  // Before the look-up of all numbers, and after it.
+  { what: ", also if their numbers are looked up", number: async () => undefined, passes: 2 },
 ])("messages that take long give all other work its turn, and are judged in order$what", async ({
   number,
+  passes,
 }) => {
   // The slice that an earlier test has begun is over.
   await nextTurn();
@@ -100,5 +102,5 @@ test.for([
   }
   await taken;
   expect(judged).toEqual(ids);
-  expect(turns).toBeGreaterThanOrEqual(100 / 5);
+  expect(turns).toBeGreaterThanOrEqual((passes * 100) / 5);
 });

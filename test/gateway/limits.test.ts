@@ -344,8 +344,8 @@ describe("failed authentications", () => {
   test.for([
     {
       name: "with a port",
-      addressOf: (attempt: number) => `192.0.2.7:${1024 + attempt}`,
-      others: { "192.0.2.17:1024": 401 },
+      addressOf: (attempt: number) => `192.0.2.7:${64_900 + attempt}`,
+      others: { "192.0.2.17:64900": 401 },
     },
     {
       name: "in brackets, with a port or without",
