@@ -67,6 +67,7 @@ export async function* streamInboundMessages(
   if (signal.aborted) stopReading();
 
   read().then(stopReading, (error: unknown) => {
+    taking = false;
     failure ??= error;
     stopReading();
   });
@@ -103,9 +104,8 @@ export async function* streamInboundMessages(
       const known = takeMessages(messages.map(fieldsOf), call, entries);
       if (known !== undefined) {
         taking = true;
-        await known.finally(() => {
-          taking = false;
-        });
+        await known;
+        taking = false;
       }
       process.unsettled += entries.length;
       for (const entry of entries) underWay.push(entry);

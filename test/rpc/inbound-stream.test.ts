@@ -829,6 +829,68 @@ test("messages that are being prepared when the service stops get their receipts
   expect(await ended).toEqual({ receipts: 1_000, error: reason });
 });
 
+test("a stream whose messages cannot be prepared ends with the reason", async () => {
+  const away = new Failure("service_unavailable");
+  const { ended } = unsettledStream(new AbortController().signal, {
+    prepared: new Promise((_, reject) => setImmediate(reject, away)),
+  });
+  expect(await ended).toEqual({ receipts: 0, error: away });
+});
+
+/** Steps of promises, between which nothing else happens. */
+const steps = times(8, (count) => count);
+
+test.for(
+  steps,
+)("messages whose preparation ends when the service stops get their receipts, also if the stream is continued %d steps later", async (count) => {
+  async function* requests() {
+    for (const messageId of ["prepared", "being prepared"])
+      yield create(StreamInboundMessagesRequestWireSchema, {
+        messages: [create(InboundMessageWireSchema, { messageId: Buffer.from(messageId) })],
+      });
+    await new Promise(() => {});
+  }
+  const stopping = new AbortController();
+  const preparation = Promise.withResolvers<void>();
+  let taken = 0;
+  const responses = streamInboundMessages(
+    requests(),
+    {} as Call,
+    {
+      takeMessages(messages, _call, receivers) {
+        taken += messages.length;
+        const submit = () => {
+          for (const [index, { messageId }] of messages.entries())
+            receivers[index]?.resolve({
+              messageId,
+              outcome: "no_match",
+              verificationId: null,
+              duplicate: false,
+            });
+        };
+        if (taken > 1) return preparation.promise.then(submit);
+        submit();
+        return undefined;
+      },
+      process: { unsettled: 0 },
+    },
+    stopping.signal,
+  )[Symbol.asyncIterator]();
+  const nextReceipts = async () => {
+    const { value } = await responses.next();
+    return value?.receipts.map((receipt: InboundReceipt) => receipt.messageId);
+  };
+
+  expect(await nextReceipts()).toEqual(["prepared"]);
+  await vi.waitUntil(() => taken === 2, { timeout: 45_000 });
+  const reason = new Failure("service_unavailable");
+  stopping.abort(reason);
+  preparation.resolve();
+  for (let step = 0; step < count; step++) await null;
+  expect(await nextReceipts()).toEqual(["being prepared"]);
+  await expect(responses.next()).rejects.toBe(reason);
+});
+
 test("while the streams of a process have 10,000 messages in progress together, each takes more only once it has none", async () => {
   const stopping = new AbortController();
   onTestFinished(() => stopping.abort());
