@@ -193,6 +193,20 @@ test("refusals to administrators are counted, with counters that exist before th
   expect(await counts("grpc")).toEqual(["1", "1"]);
 });
 
+/** A counter that first appears as 1 has not increased, for an alert. */
+test.for([
+  { name: "phoneproof_rpc_streams_refused_total", reason: ["authenticating", "unauthenticated", "waiting"] },
+  { name: "phoneproof_rpc_connections_refused_total", reason: ["http2", "tls"] },
+  { name: "phoneproof_creations_unplaced_total", reason: ["no_number", "no_number", "no_room", "no_room"] },
+  { name: "phoneproof_database_connections_lost_total", connection: ["notices", "pool"] },
+])("$name exists before its first increase", async ({ name, ...labels }) => {
+  const fresh = await service.startAnother({ ROLES: "api" });
+  const { samples } = await scrape(fresh.opsUrl);
+  const zeros = samples.filter((sample) => sample.name === name && sample.value === 0);
+  for (const [label, values] of Object.entries(labels))
+    expect(zeros.map((sample) => sample.labels[label]).sort()).toEqual(values);
+});
+
 test("refusals for limits are counted by their code", async () => {
   const small = await service.createProject({ usageLimit: 1n, rateLimitPerMinute: 2 });
   const merchantOfSmall = merchant(service.httpUrl, small.testKey);
