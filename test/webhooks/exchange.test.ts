@@ -213,6 +213,17 @@ test.for([
   expect(exchange.error).toMatch(error);
 });
 
+test.for([
+  { url: "/hook?token=a%20b&c=d", sent: "/hook?token=a%20b&c=d" },
+  { url: "?shop=1", sent: "/?shop=1" },
+  { url: "", sent: "/" },
+  { url: "/주문?이름=가", sent: encodeURI("/주문?이름=가") },
+])("the request is for $sent if the URL ends in '$url'", async ({ url, sent }) => {
+  const receiver = await startReceiver();
+  await endpointsOf().send(message(receiver.origin + url));
+  expect(receiver.received.map(({ path }) => path)).toEqual([sent]);
+});
+
 test("up to 16 interim (1xx) answers are skipped", async () => {
   const port = await startTcp((socket) =>
     socket.once("data", () => {
