@@ -49,7 +49,6 @@ export function createListeners(): Listeners {
     );
     listener.listen(options);
     await once(listener, "listening");
-    listener.on("error", (error) => server.emit("error", error));
     endings.push(once(listener, "close"));
     if (isStopped) listener.close();
     else further.push(listener);

@@ -444,6 +444,8 @@ describe("an address that the service cannot listen on ends the start, with a li
 
   test.for<[string, string]>([
     ["HOST", "192.0.2.1"],
+    // A link-local address that does not say of which interface.
+    ["HOST", "fe80::1"],
     ["GRPC_HOST", "phoneproof.invalid"],
     ["OPS_HOST", "192.0.2.1"],
   ])("%s=%s", async ([name, host]) => {
