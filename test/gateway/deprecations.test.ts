@@ -107,6 +107,32 @@ test("openapi.json marks deprecated routes and fields, and /docs links to their 
   for (const { instead } of entries) expect(html).toContain(`href="${instead}"`);
 });
 
+test.for([
+  {
+    page: "/docs",
+    items: [
+      "POST /v1/verifications/:verification_id/cancel: since 2026-11-01, to be removed on 2027-11-01; what to use instead",
+      "return_url in POST /v1/verifications: since 2026-12-01, to be removed on 2028-01-01; what to use instead",
+      "mode in POST /v1/verifications: since 2026-11-15; what to use instead",
+    ],
+  },
+  {
+    page: "/docs/ko",
+    items: [
+      "POST /v1/verifications/:verification_id/cancel: 2026-11-01부터, 2027-11-01에 없어집니다; 대신 사용할 것",
+      "return_url in POST /v1/verifications: 2026-12-01부터, 2028-01-01에 없어집니다; 대신 사용할 것",
+      "mode in POST /v1/verifications: 2026-11-15부터; 대신 사용할 것",
+    ],
+  },
+])("$page lists what is deprecated, since when and until when", async ({ page, items }) => {
+  const html = await (await fetch(service.httpUrl + page)).text();
+  const [, section = ""] = /<h2 id="deprecated">([\s\S]*?)<\/ul>/.exec(html) ?? [];
+  const listed = [...section.matchAll(/<li>(.*?)<\/li>/g)].map(([, item = ""]) =>
+    item.replace(/<[^>]+>/g, ""),
+  );
+  expect(listed).toEqual(items);
+});
+
 test("every current deprecation names an existing route, and its dates are in order", () => {
   const routes = [
     "POST /v1/verifications",

@@ -5,7 +5,7 @@ import path from "node:path";
 import { promisify } from "node:util";
 import { Validator } from "@seriousme/openapi-schema-validator";
 import { describe, expect, onTestFinished, test, vi } from "vitest";
-import { contractCodes } from "../../src/failures.ts";
+import { contractCodes, Failure } from "../../src/failures.ts";
 import { payloadOf } from "../../src/webhooks/payload.ts";
 import { undescribed } from "../harness/contract.ts";
 import { startTestService } from "../harness/service.ts";
@@ -208,6 +208,14 @@ describe("an answer that the document does not describe is detected:", () => {
   });
 });
 
+interface Components {
+  schemas: {
+    CreateVerification: {
+      properties: Record<string, { enum?: string[]; maxLength?: number; default: unknown }>;
+    };
+  };
+}
+
 describe("/docs", () => {
   const pages = ["/docs", "/docs/errors/invalid_json", "/docs/ko", "/docs/ko/errors/invalid_json"];
 
@@ -261,6 +269,19 @@ describe("/docs", () => {
     expect((await get("/docs/style.css")).status).toBe(200);
   });
 
+  test("and the files that belong to it may be kept for five minutes; scripts of any site may read openapi.json alone", async () => {
+    const headersOf = async (path: string) => (await get(path)).headers;
+    for (const path of [...pages, "/docs/style.css", "/openapi.json"])
+      expect((await headersOf(path)).get("cache-control"), path).toBe("public, max-age=300");
+    for (const page of pages) {
+      const headers = await headersOf(page);
+      expect(headers.get("x-content-type-options")).toBe("nosniff");
+      expect(headers.get("referrer-policy")).toBe("no-referrer");
+      expect(headers.get("access-control-allow-origin")).toBeNull();
+    }
+    expect((await headersOf("/openapi.json")).get("access-control-allow-origin")).toBe("*");
+  });
+
   test.for([
     "/docs",
     "/docs/ko",
@@ -281,6 +302,8 @@ describe("/docs", () => {
     const skeleton = (html = "") => [...html.matchAll(/<(h[1-3]|pre|tr|td|p)\b/g)].map(([, tag]) => tag);
     expect(skeleton(other)).toEqual(skeleton(one));
     expect(other).toContain('<html lang="ko">');
+    expect(one).toContain('<link rel="alternate" hreflang="ko"');
+    expect(other).toContain('<link rel="alternate" hreflang="en"');
     const hangul = /[가-힣]/;
     expect(one?.replace(/<a lang="ko".*?<\/a>/, "")).not.toMatch(hangul);
     // Each sentence and each heading, except the product's name and the codes.
@@ -306,6 +329,35 @@ describe("/docs", () => {
       expect(link).toMatch(/^\/phone\//);
       expect((await get(link.slice("/phone".length))).status).toBe(200);
     }
+  });
+
+  test.for([
+    { page: "/docs", atMost: "at most # characters", byDefault: "by default #" },
+    { page: "/docs/ko", atMost: "최대 #자", byDefault: "기본값 #" },
+  ])("$page tells what each field of a request may be", async ({ page, atMost, byDefault }) => {
+    const html = (await (await get(page)).text()).replaceAll("<wbr>", "");
+    const document = (await (await get("/openapi.json")).json()) as { components: Components };
+    const { properties } = document.components.schemas.CreateVerification;
+    expect(Object.keys(properties).length).toBeGreaterThan(4);
+    for (const [name, { enum: values = [], maxLength, default: standard }] of Object.entries(properties)) {
+      const row = new RegExp(`<tr><th scope="row"><code>${name}</code></th><td>(.*?)</td>`);
+      const [, told] = row.exec(html) ?? [];
+      for (const value of values) expect(told).toContain(`<code>${value}</code>`);
+      if (maxLength !== undefined) expect(told).toContain(atMost.replace("#", String(maxLength)));
+      const written = JSON.stringify(standard).replaceAll('"', "&quot;");
+      expect(told).toContain(byDefault.replace("#", `<code>${written}</code>`));
+    }
+  });
+
+  test.for([
+    "/docs",
+    "/docs/ko",
+  ])("%s has a row for each error code, which names it, with its status", async (page) => {
+    const html = (await (await get(page)).text()).replaceAll("<wbr>", "");
+    const rows = /<tr><td>(\d+)<\/td><th scope="row"><a href="[^"]+"><code>(\w+)<\/code><\/a><\/th>/g;
+    expect([...html.matchAll(rows)].map(([, status, code]) => [Number(status), code])).toEqual(
+      contractCodes.map((code) => [new Failure(code).status, code]),
+    );
   });
 
   test("describes the kinds and headers of webhooks", async () => {
