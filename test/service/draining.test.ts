@@ -254,6 +254,40 @@ test("calls whose database does not answer when their process stops are refused 
   }
 });
 
+test("on SIGTERM a gRPC call that was already being worked on is answered", async () => {
+  const { id: verificationId } = (await merchant(beside.httpUrl, liveKey).create()).body;
+  const { child, text, ended } = await startProcess({
+    DATABASE_URL: beside.databaseUrl,
+    ROLES: "api",
+    LOG_LEVEL: "info",
+    DRAIN_SECONDS: "0",
+  });
+  const running = text()
+    .split("\n")
+    .find((line) => line.includes('"grpc":'));
+  const { grpc } = JSON.parse(running ?? "{}");
+  const verifications = createClient(VerificationService, transportTo(grpc, liveKey));
+  const lock = await beside.db.connect();
+  try {
+    await lock.query("BEGIN; SELECT FROM usage FOR UPDATE");
+    const read = verifications.getVerification({ verificationId });
+    await untilWaiting(beside.db, 1);
+    child.kill("SIGTERM");
+    const [host = "", port] = grpc.split(":");
+    const isRefused = () =>
+      new Promise((resolve) => {
+        const socket = net.connect({ host, port: Number(port) });
+        socket.on("connect", () => resolve(!socket.destroy())).on("error", () => resolve(true));
+      });
+    await vi.waitUntil(isRefused, { timeout: 45_000 });
+    await lock.query("ROLLBACK");
+    expect((await read).verification?.id).toBe(verificationId);
+    expect(await ended()).toBe(0);
+  } finally {
+    lock.release(true);
+  }
+});
+
 test("on SIGTERM SMS streams end with UNAVAILABLE, and their connections close, though a client has more to send", async () => {
   const [port = 0] = await freePorts(1);
   const token = "an-admin-token-that-is-long-enough";
