@@ -286,6 +286,26 @@ test("a client that disconnects before its answer leaves a line without a status
   }
 });
 
+test("a client that breaks off a form of the window is no fault", async () => {
+  const { verification_url: url } = (await shop.create()).body;
+  const before = lines.length;
+  const { hostname, port } = new URL(httpUrl);
+  const socket = net.connect(Number(port), hostname);
+  onTestFinished(() => void socket.destroy());
+  socket.write(
+    `POST ${new URL(url).pathname}/messages HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n` +
+      "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 100\r\n\r\n",
+  );
+  await once(socket, "data");
+  socket.resetAndDestroy();
+  const since = () =>
+    lines
+      .slice(before)
+      .map((line) => JSON.parse(line) as Line)
+      .filter(({ msg }) => msg === "request" || msg === "internal error");
+  await expect.poll(since).toMatchObject([{ msg: "request", route: "/v/:token/messages", status: null }]);
+});
+
 test("the log names the key of a suspended project's call, over REST and gRPC", async () => {
   const suspended = await service.createProject();
   await service.client(ProjectService).suspendProject({ projectId: suspended.projectId });
