@@ -291,6 +291,22 @@ describe("errors", () => {
   });
 
   test.for([
+    { email: ["is invalid"] },
+    ["email is invalid", null, { email: "is invalid" }],
+    "email",
+  ])("are reported at once if fields are not those of this API: %j", async (fields) => {
+    const error = { code: "invalid", message: "no", fields };
+    let calls = 0;
+    const fetch = async () => Response.json({ error }, { status: 400 + 22 * (calls++ % 2) });
+    const elsewhere = createPhoneproof({ ...settings, timeoutMs: 100, retryPauseMs: 1, fetch });
+    for (const expected of [{ status: 400 }, { status: 422, fields: [] }]) {
+      const refused = await failureOf(elsewhere.create());
+      expect(refused).toMatchObject({ code: "invalid", message: "no", ...expected });
+    }
+    expect(calls).toBe(2);
+  });
+
+  test.for([
     408, 425, 429, 500, 502, 503, 504, 520, 524, 530, 599,
   ])("are no_answer for a temporary status of a proxy: %s", async (status) => {
     const fetch = async () => new Response("<h1>later</h1>", { status });

@@ -192,7 +192,7 @@ interface Body {
   readonly id?: unknown;
   readonly error?: {
     readonly code?: unknown;
-    readonly message: string;
+    readonly message?: string;
     readonly request_id?: string;
     readonly fields?: readonly FieldProblem[];
   };
@@ -210,18 +210,19 @@ function understood(response: FetchResponse, text: string, idempotencyKey: strin
   if (ok && typeof body?.id === "string") return [body];
   const retryAfterMs = retryAfter(headers);
   const isLasting = !isPassing(status);
-  const apiError = body?.error;
-  const isApiError = !ok && typeof apiError?.code === "string";
-  const fields = apiError?.fields ?? [];
+  const { code, message, request_id: requestId, fields: problems } = body?.error ?? {};
+  const isApiError = !ok && typeof code === "string";
+  // What answers in the place of the service may have anything there, such as an object with a list for each field.
+  const fields = problems?.filter?.((problem) => problem?.field) ?? [];
   const error = new PhoneproofError(
     isApiError
       ? // With the fields: what collects errors often keeps the message alone.
-        [apiError.message, ...fields.map((problem) => `${problem.field} ${problem.message}`)].join(" | ")
+        [message, ...fields.map((problem) => `${problem.field} ${problem.message}`)].join(" | ")
       : `status ${status}, not from phoneproof${isLasting ? ": check baseUrl" : ""}`,
     {
-      code: isApiError ? apiError.code : isLasting ? "unexpected_answer" : "no_answer",
+      code: isApiError ? code : isLasting ? "unexpected_answer" : "no_answer",
       status,
-      requestId: apiError?.request_id,
+      requestId,
       idempotencyKey,
       ...(status === 422 && { fields }),
       ...(!isLasting && { retryAfterSeconds: Math.ceil(retryAfterMs / 1000) || 1 }),

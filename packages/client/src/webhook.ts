@@ -48,7 +48,7 @@ export async function verifyWebhook(
   if (!/^\d+$/.test(timestamp) || !isRecent) throw notAuthentic("its timestamp is missing or too far off");
   // Not before: frameworks have no bytes of a request without a body, which anybody can send.
   if (!/^(String|Uint8Array|ArrayBuffer)$/.test(classOf(body))) {
-    throw new TypeError("body must be the body as received, not parsed: a string, Uint8Array or ArrayBuffer");
+    throw new TypeError("body must be as received, not parsed: a string, Uint8Array or ArrayBuffer");
   }
 
   const received = body as BlobPart;
@@ -71,7 +71,7 @@ export async function verifyWebhook(
       return JSON.parse(await new Blob([received]).text());
     }
   }
-  throw notAuthentic("no signature matches any of these secrets");
+  throw notAuthentic("no signature matches the secrets");
 }
 
 /** Looks the name up case-insensitively, since servers differ in the case of header names. */
