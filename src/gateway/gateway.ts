@@ -45,6 +45,8 @@ declare module "fastify" {
   interface FastifyRequest {
     /** Since when the request is here completely and being worked on; null: not yet, or it only waits. */
     inFlightSince: number | null;
+    /** What its handler returned. */
+    answer: unknown;
   }
 }
 
@@ -189,13 +191,25 @@ export function createGateway({
   /** Whether a request is ended by `breakOff`, even if the rest of its body arrives after all. */
   const isBrokenOff = ({ brokenOff, call }: FastifyRequest) => brokenOff !== undefined && call !== undefined;
 
-  /** The result of what the call still waits for is dropped. A broken-off request may be answered beside Fastify, so not here. */
+  /**
+   * The result of what the call still waits for is dropped, and an internal error noted, which Fastify drops, too. A broken-off
+   * request may be answered beside Fastify, so not here.
+   */
   const refuseLate = (request: FastifyRequest, reply: FastifyReply): void => {
     if (reply.sent || request.brokenOff !== undefined) return;
     const failure = new Failure("service_unavailable");
     // Fastify has called the error handler of a request that failed, and would give a second error to its own.
-    if (failing.has(request)) refuse(reply, failure);
-    else reply.send(failure);
+    if (failing.has(request)) {
+      refuse(reply, failure);
+      return;
+    }
+    reply.send(failure);
+    if (request.answer instanceof Promise) {
+      request.answer.catch((thrown) => {
+        const late = asFailure(thrown);
+        if (late.code === "internal_error") onFault(request, reply, late);
+      });
+    }
   };
 
   const gateway = Fastify({
@@ -239,6 +253,7 @@ export function createGateway({
   gateway.decorateRequest("failureCode", undefined);
   gateway.decorateRequest("failure", undefined);
   gateway.decorateRequest("inFlightSince", null);
+  gateway.decorateRequest("answer", undefined);
 
   gateway.addHook("preValidation", (request, reply, done) => {
     if (isBrokenOff(request)) return;
@@ -287,18 +302,11 @@ export function createGateway({
   });
 
   gateway.addHook("onRoute", announceDeprecations(deprecations));
-  // Fastify drops the error of a request that was refused for taking too long.
   gateway.addHook("onRoute", (route) => {
     const { handler } = route;
     route.handler = function (request, reply) {
-      const answer: unknown = handler.call(this, request, reply);
-      if (answer instanceof Promise) {
-        answer.catch((thrown) => {
-          const failure = asFailure(thrown);
-          if (reply.sent && failure.code === "internal_error") onFault(request, reply, failure);
-        });
-      }
-      return answer;
+      request.answer = handler.call(this, request, reply);
+      return request.answer;
     };
   });
   gateway.register(verificationRoutes(verifications, admission, overload));
