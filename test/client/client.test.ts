@@ -293,6 +293,7 @@ describe("errors", () => {
   test.for([
     { email: ["is invalid"] },
     ["email is invalid", null, { email: "is invalid" }],
+    { filter: ["is invalid"] },
     "email",
   ])("are reported at once if fields are not those of this API: %j", async (fields) => {
     const error = { code: "invalid", message: "no", fields };

@@ -194,7 +194,7 @@ interface Body {
     readonly code?: unknown;
     readonly message?: string;
     readonly request_id?: string;
-    readonly fields?: readonly FieldProblem[];
+    readonly fields?: FieldProblem | readonly FieldProblem[];
   };
 }
 
@@ -213,7 +213,7 @@ function understood(response: FetchResponse, text: string, idempotencyKey: strin
   const { code, message, request_id: requestId, fields: problems } = body?.error ?? {};
   const isApiError = !ok && typeof code === "string";
   // What answers in the place of the service may have anything there, such as an object with a list for each field.
-  const fields = problems?.filter?.((problem) => problem?.field) ?? [];
+  const fields = ([problems].flat() as FieldProblem[]).filter((problem) => problem?.field);
   const error = new PhoneproofError(
     isApiError
       ? // With the fields: what collects errors often keeps the message alone.

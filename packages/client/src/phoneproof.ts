@@ -160,6 +160,6 @@ function checkSettings(settings: Settings): void {
 /** A URL parser would treat an id of dots as a path segment and remove it. */
 function pathOf(id: string): string {
   if (typeof id !== "string" || !/^(?!\.+$)[!-~]+$/.test(id))
-    throw new TypeError("id must be a verification's: vrf_…");
+    throw new TypeError("id must be a verification's id: vrf_…");
   return `/v1/verifications/${encodeURIComponent(id)}`;
 }

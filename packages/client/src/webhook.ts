@@ -91,7 +91,7 @@ function keyOf(secret: string): Uint8Array<ArrayBuffer> {
   } catch {
     // The decoder's error is dropped, because it may quote the secret and must not get into a log.
   }
-  throw new TypeError("a secret must be whsec_ followed by base64, complete");
+  throw new TypeError("a secret must be complete: whsec_ and base64");
 }
 
 function notAuthentic(why: string): PhoneproofError {
