@@ -157,21 +157,20 @@ export function createGateway({
   const fail = (failure: Failure, request: FastifyRequest, reply: FastifyReply, answer = refuse): void => {
     const { call } = request;
     failing.add(request);
-    if (failure.code === "internal_error") onFault(request, reply, failure);
-    const answerUnlessSent = (settled: Failure) => {
-      if (!reply.sent) answer(reply, settled);
+    const note = (settled: Failure) => {
+      if (settled.code === "internal_error") onFault(request, reply, settled);
     };
     // A client that gets no response is not charged for one.
     if (call === undefined || isGone(request.raw)) {
+      note(failure);
       answer(reply, failure);
       return;
     }
-    admission
+    void admission
       .chargeFailure(call, failure, () => authenticateAgain(admission, request))
-      .then(answerUnlessSent, (thrown) => {
-        const unsettled = asFailure(thrown);
-        if (unsettled.code === "internal_error") onFault(request, reply, unsettled);
-        answerUnlessSent(unsettled);
+      .then((settled) => {
+        note(settled);
+        if (!reply.sent) answer(reply, settled);
       });
   };
 

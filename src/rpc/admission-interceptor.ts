@@ -60,10 +60,13 @@ export function admissionInterceptor(parts: {
     const refuse = async (thrown: unknown): Promise<ConnectError> => {
       isRefused = true;
       const refusal = refusalOf(thrown, request.signal);
-      const charged = (failure: Failure) =>
-        admission.chargeFailure(call, failure, () =>
+      const charged = async (failure: Failure) => {
+        const settled = await admission.chargeFailure(call, failure, () =>
           admission.isCurrent(checkpoint) ? undefined : authenticateAgain(),
         );
+        if (finished && settled !== failure) noteLateFault(settled);
+        return settled;
+      };
       // A call that was cancelled or missed its deadline keeps gRPC's own code. So does one with no message or with more than
       // one, which is charged like one with an unreadable message.
       if (refusal instanceof ConnectError) {

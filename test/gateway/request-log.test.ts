@@ -194,10 +194,13 @@ test("a malformed body writes one line", async () => {
   expect(found[0]).toMatchObject({ route: "/v1/verifications", status: 400, code: "malformed_request" });
 });
 
-test("an internal fault also writes a line with its stack", async () => {
-  await service.db.query("ALTER TABLE verification RENAME TO verification_elsewhere");
-  const { headers } = await shop.read("vrf_01m7yrddhzfyja3hhg9my162t1");
-  await service.db.query("ALTER TABLE verification_elsewhere RENAME TO verification");
+test.for([
+  { name: "", table: "verification", send: () => shop.read("vrf_01m7yrddhzfyja3hhg9my162t1") },
+  { name: " that the charge of a refused call meets", table: "usage", send: () => shop.create("{") },
+])("an internal fault$name also writes a line with its stack", async ({ table, send }) => {
+  await service.db.query(`ALTER TABLE ${table} RENAME TO elsewhere`);
+  const { headers } = await send();
+  await service.db.query(`ALTER TABLE elsewhere RENAME TO ${table}`);
   const requestId = headers.get("x-request-id");
   expect(await linesOf(requestId)).toEqual([
     {

@@ -195,15 +195,21 @@ test("a fault that a call meets after its client has left is counted as one", as
   expect((await shop.read(id)).status).toBe(200);
 });
 
+const invalid = create(CreateVerificationRequestSchema, { idempotencyKey: "late", expectedPhone: "none" });
+
 test.for([
   {
+    name: "over REST",
     face: "http",
-    isRefused: async (id: string, key: string) =>
+    table: "verification",
+    isRefused: async (key: string, id: string) =>
       (await merchant(service.httpUrl, key).read(id)).status === 503,
   },
   {
+    name: "over gRPC",
     face: "grpc",
-    isRefused: async (id: string, key: string) => {
+    table: "verification",
+    isRefused: async (key: string, id: string) => {
       const message = toBinary(
         GetVerificationRequestSchema,
         create(GetVerificationRequestSchema, { verificationId: id }),
@@ -211,8 +217,25 @@ test.for([
       return (await call(method.getVerification.name, message, "60S", key).status).code === Code.Unavailable;
     },
   },
-])("a fault that a call over $face meets after it has been refused for taking too long is counted as one, too", async ({
+  {
+    name: "over REST that is being charged for a failure",
+    face: "http",
+    table: "usage",
+    isRefused: async (key: string) => (await merchant(service.httpUrl, key).create("{")).status === 503,
+  },
+  {
+    name: "over gRPC that is being charged for a failure",
+    face: "grpc",
+    table: "usage",
+    isRefused: async (key: string) => {
+      const message = toBinary(CreateVerificationRequestSchema, invalid);
+      const { status } = call(method.createVerification.name, message, "60S", key);
+      return (await status).code === Code.Unavailable;
+    },
+  },
+])("a fault that a call $name meets after it has been refused for taking too long is counted as one, too", async ({
   face,
+  table,
   isRefused,
 }) => {
   const { id } = await createPending(shop);
@@ -236,13 +259,13 @@ test.for([
   try {
     // Each of its two statements may take nine and a half seconds, and all of it 13.5.
     await keys.query("BEGIN; LOCK TABLE api_key");
-    const late = isRefused(id, liveKey);
+    const late = isRefused(liveKey, id);
     await vi.waitUntil(isWaitingFor("api_key"), { timeout: 45_000 });
-    await holder.query("BEGIN; LOCK TABLE verification");
+    await holder.query(`BEGIN; LOCK TABLE ${table}`);
     aheadMs = 6_000;
     await keys.query("COMMIT");
-    await vi.waitUntil(isWaitingFor("verification"), { timeout: 45_000 });
-    await holder.query("ALTER TABLE verification RENAME TO away");
+    await vi.waitUntil(isWaitingFor(table), { timeout: 45_000 });
+    await holder.query(`ALTER TABLE ${table} RENAME TO away`);
     aheadMs = 13_600;
     expect(await late).toBe(true);
     await holder.query("COMMIT");
@@ -250,7 +273,7 @@ test.for([
     expect(await counted("service_unavailable")).toBe(before.refused + 1);
   } finally {
     keys.release(true);
-    await holder.query("ROLLBACK; ALTER TABLE IF EXISTS away RENAME TO verification");
+    await holder.query(`ROLLBACK; ALTER TABLE IF EXISTS away RENAME TO ${table}`);
     holder.release();
   }
 });
