@@ -916,10 +916,13 @@ test("an internal error that ends a window's stream is counted", async () => {
   const url = body.verification_url.replace(/^http:\/\/localhost:\d+/, idle.httpUrl);
   const events = await fetch(`${url}/events`);
   await idle.db.query("ALTER TABLE verification RENAME TO away");
-  await idle.db.query("SELECT pg_notify($1, $2)", [hintChannel, decodeId("vrf_", body.id)]);
-  // The stream ends.
-  await events.text();
-  await idle.db.query("ALTER TABLE away RENAME TO verification");
+  try {
+    await idle.db.query("SELECT pg_notify($1, $2)", [hintChannel, decodeId("vrf_", body.id)]);
+    // The stream ends.
+    await events.text();
+  } finally {
+    await idle.db.query("ALTER TABLE away RENAME TO verification");
+  }
   expect(await faults()).toBe(before + 1);
 });
 
