@@ -43,14 +43,15 @@ async function startLogging(environment: Record<string, string> = {}) {
     grpcAddress: addresses.grpc,
     refusedStreams: (reason: string) => refused("streams", reason),
     refusedConnections: (reason: string) => refused("connections", reason),
-    /** Message and error of the lines about an error since the last call. */
+    /** Message and error of the lines about refusals since the last call. On a busy machine, there may be warnings of other things. */
     lines() {
       log.flush();
       const texts = written.splice(0).join("").split("\n");
       return texts.flatMap((text) => {
         if (text === "") return [];
         const { msg, err } = JSON.parse(text);
-        return err === undefined ? [] : [[msg, err.message]];
+        const isRefusal = err !== undefined && [streamsLine, connectionLine].includes(msg);
+        return isRefusal ? [[msg, err.message]] : [];
       });
     },
   };
