@@ -303,6 +303,7 @@ describe("errors", () => {
     for (const expected of [{ status: 400 }, { status: 422, fields: [] }]) {
       const refused = await failureOf(elsewhere.create());
       expect(refused).toMatchObject({ code: "invalid", message: "no", ...expected });
+      expect("fields" in refused).toBe("fields" in expected);
     }
     expect(calls).toBe(2);
   });

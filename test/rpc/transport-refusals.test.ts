@@ -11,6 +11,7 @@ import { startService } from "../../src/service.ts";
 import { startTestService } from "../harness/service.ts";
 import { suppressTimers } from "../harness/timers.ts";
 import { scrape } from "../ops/scrape.ts";
+import { frame, preface } from "../security/http2-frames.ts";
 import { certificates } from "./certificates.ts";
 import { connectPlain, leaveOutStackTraces } from "./plain-calls.ts";
 
@@ -117,6 +118,19 @@ test("a connection that does not speak HTTP/2 is counted and logged; one that is
   await useUp(connect(plain), request);
   await expect.poll(() => plain.refusedConnections("http2")).toBe(before + 1);
   expect(plain.lines()).toEqual([[connectionLine, "Received bad client magic byte string"]]);
+});
+
+test("a connection that breaks the rules of HTTP/2 is counted and logged; one whose client reports an error and leaves is not", async () => {
+  const before = await plain.refusedConnections("http2");
+  plain.lines();
+  // The last stream, and the client's error: INTERNAL_ERROR.
+  const leaving = frame("goAway", 0, 0, Buffer.of(0, 0, 0, 0, 0, 0, 0, 2));
+  const dataOfNoStream = frame("data", 0, 0, Buffer.of(1));
+  for (const bytes of [leaving, dataOfNoStream]) {
+    await useUp(connect(plain), Buffer.concat([preface, bytes]).toString("latin1"));
+  }
+  await expect.poll(() => plain.refusedConnections("http2")).toBe(before + 1);
+  expect(plain.lines()).toEqual([[connectionLine, expect.any(String)]]);
 });
 
 const [cert, key] = await Promise.all([readFile(strangersClient.cert), readFile(strangersClient.key)]);

@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
 import { exchange } from "../gateway/raw-http.ts";
+import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { startTestService } from "../harness/service.ts";
 import { uuidOf } from "../service/pending.ts";
 import { createWindow, getPage, openStream } from "./open-window.ts";
@@ -102,6 +103,28 @@ test("an outdated token counts as a guess, except for its first request", async 
   const asked = await Promise.all(Array.from({ length: 62 }, () => window.get("/status", from("192.0.2.5"))));
   expect(asked.filter(({ status }) => status === 404)).toHaveLength(61);
   expect((await getPage(wrong(1), from("192.0.2.5"))).status).toBe(429);
+});
+
+test("while the database is away, the visitors of windows do not count as guessing", async () => {
+  const proxy = await startCuttableProxy(service.databaseUrl);
+  const distant = await service.startAnother({
+    DATABASE_URL: proxy.databaseUrl,
+    TRUSTED_PROXIES: "127.0.0.1",
+  });
+  const { token } = await createWindow(service, project);
+  const ask = (path: string) =>
+    fetch(`${distant.httpUrl}/v/${token}${path}`, {
+      method: path === "/messages" ? "POST" : "GET",
+      headers: from("192.0.2.10"),
+    });
+  proxy.cut();
+  const statuses: number[] = [];
+  for (let asked = 0; asked < 16; asked++) {
+    for (const path of ["", "/status", "/events", "/messages"]) statuses.push((await ask(path)).status);
+  }
+  expect(statuses).toEqual(statuses.map(() => 503));
+  proxy.restore();
+  await expect.poll(async () => (await ask("/status")).status, { interval: 1_000 }).toBe(200);
 });
 
 test("a window opens for a visitor on an interface of any name", async () => {
