@@ -13,6 +13,7 @@ import { ServiceClient } from "../../src/cli/client.ts";
 import { inboundLines } from "../../src/cli/inbound-lines.ts";
 import { type InboundStream, streamInboundMessages } from "../../src/cli/inbound-stream.ts";
 import type { Loss } from "../../src/cli/reconnect.ts";
+import { SendWindow } from "../../src/cli/send-window.ts";
 import {
   InboundMessageOutcome,
   StreamInboundMessagesRequestSchema,
@@ -630,6 +631,62 @@ describe("ending early", () => {
     );
     expect(performance.now() - endedAt).toBeGreaterThan(1_900);
     expect([received, losses]).toEqual([["before", "after"], []]);
+  });
+
+  test("a slow reader of the output is no silence of the service, whose time begins again when the reader has caught up", async () => {
+    const { now } = performance;
+    let ahead = 0;
+    const clock = vi.spyOn(performance, "now").mockImplementation(() => now.call(performance) + ahead);
+    const checks = vi.spyOn(SendWindow.prototype, "waitingMs");
+    onTestFinished(() => [clock, checks].forEach((spy) => void spy.mockRestore()));
+    const untilCheckedTwice = async () => {
+      const before = checks.mock.calls.length;
+      await vi.waitUntil(() => checks.mock.calls.length >= before + 2, { timeout: 45_000 });
+    };
+
+    const reading = Promise.withResolvers<void>();
+    const outstanding = Promise.withResolvers<void>();
+    const read = Promise.withResolvers<void>();
+    const answering = Promise.withResolvers<void>();
+    let requests = 0;
+    const peer = await startReceivingPeer(
+      () => {},
+      async () => {
+        if (requests++ === 0) return;
+        outstanding.resolve();
+        await answering.promise;
+      },
+    );
+    const bytes = async function* () {
+      yield Buffer.from(ndjson([{ message_id: "first" }]));
+      await reading.promise;
+      yield Buffer.from(ndjson([{ message_id: "second" }]));
+    };
+    const client = clientTowards(peer.address);
+    const received: string[] = [];
+    const losses: Loss[] = [];
+    const streaming = streamInboundMessages({
+      client,
+      lines: inboundLines(bytes(), client.macOf),
+      async onReceipts(receipts) {
+        received.push(...receipts.map(({ messageId }) => messageId));
+        if (received.length > 1) return;
+        reading.resolve();
+        await outstanding.promise;
+        // Longer than the service may be silent.
+        ahead += 61_000;
+        await untilCheckedTwice();
+        read.resolve();
+      },
+      onUnreadable: () => {},
+      onLost: (loss) => losses.push(loss),
+      signal: new AbortController().signal,
+    });
+    await read.promise;
+    await untilCheckedTwice();
+    answering.resolve();
+    await streaming;
+    expect([received, losses]).toEqual([["first", "second"], []]);
   });
 
   test("a receipt for another message than the oldest without one ends the command", async () => {
