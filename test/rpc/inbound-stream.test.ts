@@ -1,4 +1,4 @@
-import { once } from "node:events";
+import { getEventListeners, once } from "node:events";
 import http2 from "node:http2";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { gzipSync } from "node:zlib";
@@ -741,7 +741,8 @@ const isRefused = (url: string) =>
 
 /**
  * A stream whose client sends groups of a thousand messages and stays, and whose messages get no receipt until `settle`, which gives
- * those that were taken theirs. `process`: what it shares with other streams. `prepared`: until then messages are prepared.
+ * those that were taken theirs. `process`: what it shares with other streams. `prepared`: until then messages are prepared. `reads`: how
+ * many responses are read.
  */
 function unsettledStream(
   signal: AbortSignal,
@@ -749,7 +750,8 @@ function unsettledStream(
     groups = 10,
     process = { unsettled: 0 },
     prepared,
-  }: { groups?: number; process?: { unsettled: number }; prepared?: Promise<void> } = {},
+    reads = Number.POSITIVE_INFINITY,
+  }: { groups?: number; process?: { unsettled: number }; prepared?: Promise<void>; reads?: number } = {},
 ) {
   const state = { taken: 0, isLeft: false };
   const settles: (() => void)[] = [];
@@ -789,7 +791,11 @@ function unsettledStream(
   const ended = (async () => {
     let receipts = 0;
     try {
-      for await (const response of responses) receipts += response.receipts.length;
+      let read = 0;
+      for await (const response of responses) {
+        receipts += response.receipts.length;
+        if (++read === reads) break;
+      }
     } catch (error) {
       return { receipts, error };
     }
@@ -811,6 +817,17 @@ test("a stream that is held back when the service stops takes no more of what it
   settle();
   expect(await ended).toEqual({ receipts: 5_000, error: reason });
   expect(state.taken).toBe(5_000);
+});
+
+test("a stream whose responses are not read any further leaves its requests, also while it is held back", async () => {
+  const { signal } = new AbortController();
+  const { state, ended, settle } = unsettledStream(signal, { reads: 1 });
+  await vi.waitUntil(() => state.taken === 5_000, { timeout: 45_000 });
+  settle();
+  expect(await ended).toEqual({ receipts: 1_000, error: undefined });
+  await vi.waitUntil(() => state.isLeft, { timeout: 45_000 });
+  expect(state.taken).toBe(5_000);
+  expect(getEventListeners(signal, "abort")).toEqual([]);
 });
 
 test("messages that are being prepared when the service stops get their receipts before the stream ends", async () => {

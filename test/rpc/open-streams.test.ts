@@ -455,7 +455,10 @@ test("a stream whose responses are not read any further, without an error, count
   expect(requests.destroyed).toBe(true);
 });
 
-test("a client that disconnects while it is held back for unread receipts is not counted as refused", async () => {
+test.for([
+  "disconnects",
+  "cancels its streams",
+])("a client that %s while it is held back for unread receipts is not counted as refused", async (way) => {
   const before = await refusals();
   const endedBefore = await streamsEnded("canceled");
   const streams = 10;
@@ -467,17 +470,20 @@ test("a client that disconnects while it is held back for unread receipts is not
   );
   const taken = async () => (await scrape(service.opsUrl)).sum("phoneproof_inbound_messages_total");
   const takenBefore = await taken();
-  for (let number = 0; number < streams; number++) {
+  const calls = Array.from({ length: streams }, () => {
     const stream = connection.call("phoneproof.v1.InboundMessageService/StreamInboundMessages", {
       authorization: `Bearer ${service.adminToken}`,
     });
     for (let group = 0; group < 10; group++) stream.send(request).catch(() => {});
-  }
+    return stream;
+  });
   // As many messages as a stream may send without reading receipts.
   await expect.poll(taken).toBeGreaterThanOrEqual(takenBefore + streams * 5_000);
-  connection.destroy();
+  if (way === "disconnects") connection.destroy();
+  else for (const call of calls) call.cut();
   await expect.poll(() => streamsEnded("canceled")).toBe(endedBefore + streams);
   expect(await refusals()).toEqual(before);
+  connection.destroy();
 });
 
 test("an unreadable message is refused with the catalogue's code, in a unary call and on a stream", async () => {
