@@ -390,12 +390,17 @@ describe("a client that resets its stream has cancelled it", () => {
   });
 });
 
-/** The responses to a stream that is answered with its own messages. `answered` is called at its end. */
-async function intercepted(messages: AsyncIterable<unknown>) {
+/**
+ * The responses to a stream that is answered with its own messages. `answered` is called at its end, and `freed` when its place is
+ * free; `client` aborts when its client leaves.
+ */
+async function intercepted(messages: AsyncIterable<unknown>, admission: object = { isCurrent: () => true }) {
   const answered = vi.fn();
+  const freed = vi.fn();
+  const client = new AbortController();
   const interceptor = admissionInterceptor({
-    admission: { isCurrent: () => true } as unknown as Admission,
-    openStreams: { add: () => () => {}, close: () => {} },
+    admission: admission as Admission,
+    openStreams: { add: () => freed, close: () => {} },
     log: pino({ enabled: false }),
     observer: { begun: () => {}, answered, refusedLate: () => {} },
   });
@@ -414,7 +419,7 @@ async function intercepted(messages: AsyncIterable<unknown>) {
     stream: true,
     method,
     message: messages,
-    signal: new AbortController().signal,
+    signal: client.signal,
     header: new Headers(),
     contextValues: createContextValues().set(admittedKey, {
       call,
@@ -431,8 +436,47 @@ async function intercepted(messages: AsyncIterable<unknown>) {
     trailer: new Headers(),
     message: entered.message as AsyncIterable<never>,
   }))(request);
-  return { answered, responses: response.message as AsyncIterable<unknown> };
+  return { answered, freed, client, responses: response.message as AsyncIterable<unknown> };
 }
+
+test("a stream whose client leaves frees its place at once, even if its answer is still waited for", async () => {
+  const { freed, client, responses } = await intercepted(Readable.from(neverAnything()));
+  void responses[Symbol.asyncIterator]().next();
+  expect(freed).not.toHaveBeenCalled();
+  client.abort();
+  expect(freed).toHaveBeenCalledOnce();
+});
+
+async function* neverAnything() {
+  yield await new Promise(() => {});
+}
+
+test("a change of a stream's credential while it is being looked up again is not taken for known", async () => {
+  const changed = { ...caller, source: "changed" };
+  let revision = 0;
+  let looks = 0;
+  let callerAtEnd: object | undefined;
+  const requests = Readable.from([1, 2]);
+  const { answered, responses } = await intercepted(requests, {
+    checkpoint: () => ({ at: 0, revision }),
+    isCurrent: (checkpoint: { revision: number }) => checkpoint.revision === revision,
+    async authenticate() {
+      looks += 1;
+      if (looks > 1) throw new Failure("invalid_api_key");
+      revision += 1;
+      return changed;
+    },
+    async chargeFailure(call: { caller: object }, failure: Failure) {
+      callerAtEnd = call.caller;
+      return failure;
+    },
+  });
+  revision += 1;
+  await expect(Array.fromAsync(responses)).rejects.toMatchObject({ code: Code.Unauthenticated });
+  expect(answered).toHaveBeenCalledExactlyOnceWith(expect.objectContaining({ code: "invalid_api_key" }));
+  expect(callerAtEnd).toBe(changed);
+  expect(requests.destroyed).toBe(true);
+});
 
 /** Whether Node reports this error depends on how much of the request it has read by then: no client can cause it at will. */
 test("a request that Node finds cut short counts as canceled, not as a fault", async () => {
