@@ -102,6 +102,39 @@ test("connections that open and are lost before a probe follow each other ever m
   expect(timers.mock.calls.map(([, delayMs]) => delayMs)).toContain(100);
 });
 
+test("a silent connection that has been replaced is closed, since every notice would arrive twice", async () => {
+  const own = await createDatabase();
+  const pool = openPool({ ...own.connection, max: 1 });
+  const proxy = await startCuttableProxy(own.url);
+  const replaced = Promise.withResolvers<void>();
+  const notices = createNotices(
+    { connectionString: proxy.databaseUrl },
+    {
+      onTransition() {},
+      onHint() {},
+      onDirectoryChange() {},
+      onGap: replaced.resolve,
+      onError() {},
+    },
+  );
+  onTestFinished(async () => {
+    await notices.stop();
+    await pool.end();
+    await own.drop();
+  });
+  const isAsked = proxy.holdAnswerTo("SELECT 1");
+  await notices.start();
+  await isAsked;
+  await replaced.promise;
+  proxy.restore();
+  const listeners =
+    "SELECT FROM pg_stat_activity WHERE application_name = 'phoneproof-notices' AND datname = current_database()";
+  await vi.waitUntil(async () => (await pool.query(listeners)).rowCount === 1, {
+    timeout: 45_000,
+    interval: 20,
+  });
+});
+
 test("a connection that opens after the stop is closed again", async () => {
   const own = await createDatabase();
   const pool = openPool({ ...own.connection, max: 1 });
