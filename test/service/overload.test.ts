@@ -9,7 +9,7 @@ import net from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { toBinary } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
-import { afterAll, describe, expect, test, vi } from "vitest";
+import { afterAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import { Health } from "../../src/gen/proto/health/v1/health_pb.ts";
 import {
   InboundMessageService,
@@ -54,12 +54,13 @@ async function holdTable(table: string): Promise<{ unlock(): Promise<void> }> {
 
 /**
  * Calls repeatedly, without waiting for answers, until there is one: a refusal, also of a call that was not the last, if the machine
- * is slow. Resolves to the answers of the other calls. A second passes with each of them by the clock of the services in this
- * process: those of a slow machine, too, refuse one before the server ends the statement that waits.
+ * is slow. Resolves to the answers of the other calls. A second passes with each of the first six by the clock of the services in
+ * this process: those of a slow machine, too, refuse one before the server ends the statement that waits, but none that waits.
  */
 async function callUntilShed(call: () => Promise<Answer>): Promise<Promise<Answer>[]> {
   const calls: Promise<Answer>[] = [];
   let answered: Promise<Answer> | undefined;
+  const until = aheadMs + 6_000;
   while (answered === undefined) {
     const answer = call();
     calls.push(answer);
@@ -67,7 +68,7 @@ async function callUntilShed(call: () => Promise<Answer>): Promise<Promise<Answe
       answered ??= answer;
     };
     await Promise.race([answer.then(note, note), delay(250)]);
-    aheadMs += 1_000;
+    aheadMs = Math.min(aheadMs + 1_000, until);
   }
   const shed = await answered;
   expect([shed.status, shed.body.error.code]).toEqual([503, "service_unavailable"]);
@@ -77,11 +78,11 @@ async function callUntilShed(call: () => Promise<Answer>): Promise<Promise<Answe
 }
 
 /** A connection that got a Retry-After of one second: its next request is not even read before that. */
-async function expectUnreadFor(milliseconds: number): Promise<void> {
+async function expectUnreadFor(milliseconds: number, httpUrl: string): Promise<void> {
   const head = `Host: localhost\r\nAuthorization: Bearer ${project.liveKey}\r\n`;
   const create = `POST /v1/verifications HTTP/1.1\r\n${head}Idempotency-Key: overloaded\r\nContent-Length: 2\r\n\r\n{}`;
   const startedAt = performance.now();
-  const [refused, next] = await exchange(service.httpUrl, create, {
+  const [refused, next] = await exchange(httpUrl, create, {
     answers: 2,
     afterwards: "GET /v1/nothing HTTP/1.1\r\nHost: localhost\r\n\r\n",
   });
@@ -90,8 +91,8 @@ async function expectUnreadFor(milliseconds: number): Promise<void> {
 }
 
 /** Over gRPC a call is refused before its credential or message is looked at. */
-async function expectShedOverGrpc(): Promise<void> {
-  const connection = connectRaw(service.grpcAddress);
+async function expectShedOverGrpc(grpcAddress: string): Promise<void> {
+  const connection = connectRaw(grpcAddress);
   connections.push(connection);
   const { parent, name } = VerificationService.method.createVerification;
   const { code, detail } = await connection.call(`${parent.typeName}/${name}`, {
@@ -101,23 +102,34 @@ async function expectShedOverGrpc(): Promise<void> {
 }
 
 test("when the wait gets too long, new calls are refused at once, and waiting calls are served", async () => {
+  const proxy = await startCuttableProxy(service.databaseUrl);
+  const { httpUrl, grpcAddress } = await service.startAnother({
+    DATABASE_URL: proxy.patientUrl,
+    ROLES: "api",
+  });
+  const here = merchant(httpUrl, project.liveKey);
   const made = async () => (await service.db.query("SELECT FROM verification")).rowCount ?? 0;
   const before = await made();
-  const { unlock } = await holdTable("verification");
+  void proxy.holdAnswerTo("\0create_new\0");
+  // However long the calls take on a slow machine: those that wait are refused after thirteen seconds.
+  stoppedAt = now();
+  onTestFinished(() => {
+    stoppedAt = undefined;
+  });
   let waiting: Promise<Answer>[];
   try {
-    waiting = await callUntilShed(() => shop.create());
-    await expectUnreadFor(990);
-    await expectShedOverGrpc();
+    waiting = await callUntilShed(() => here.create());
+    await expectUnreadFor(990, httpUrl);
+    await expectShedOverGrpc(grpcAddress);
   } finally {
-    await unlock();
+    proxy.restore();
   }
   const statuses = (await Promise.all(waiting)).map(({ status }) => status);
   // The last of them may also have been refused, only reported later, but none that came before one that was served.
   const served = statuses.filter((status) => status === 201).length;
   expect(served).toBeGreaterThan(0);
   expect(statuses).toEqual(statuses.map((_, position) => (position < served ? 201 : 503)));
-  expect((await shop.create()).status).toBe(201);
+  expect((await here.create()).status).toBe(201);
   expect(await made()).toBe(before + served + 1);
 });
 
