@@ -33,6 +33,14 @@ let stoppedAt: number | undefined;
 const clock = vi.spyOn(runningTime, "now").mockImplementation(() => (stoppedAt ?? now()) + aheadMs);
 atFileEnd(() => clock.mockRestore());
 
+/** Until the end of the test, except for `aheadMs`. */
+function stopClock(): void {
+  stoppedAt = now();
+  onTestFinished(() => {
+    stoppedAt = undefined;
+  });
+}
+
 const service = await startTestService();
 const project = await service.createProject({ rateLimitPerMinute: 1_000_000 });
 const shop = merchant(service.httpUrl, project.liveKey);
@@ -112,10 +120,7 @@ test("when the wait gets too long, new calls are refused at once, and waiting ca
   const before = await made();
   void proxy.holdAnswerTo("\0create_new\0");
   // However long the calls take on a slow machine: those that wait are refused after thirteen seconds.
-  stoppedAt = now();
-  onTestFinished(() => {
-    stoppedAt = undefined;
-  });
+  stopClock();
   let waiting: Promise<Answer>[];
   try {
     waiting = await callUntilShed(() => here.create());
@@ -149,8 +154,8 @@ test("a creation does not wait for all those that another project has sent befor
   await Promise.all([create(bursting), create(quiet)]);
   const burst = 950;
   const isHeld = proxy.holdAnswerTo("\0create_new\0");
-  // However long it takes to send them all.
-  stoppedAt = now();
+  // However long it takes to send them all, and to answer them.
+  stopClock();
   const answers: Promise<unknown>[] = [];
   try {
     answers.push(create(bursting));
@@ -160,7 +165,6 @@ test("a creation does not wait for all those that another project has sent befor
     answers.push(create(quiet));
     await allArrived(quiet);
   } finally {
-    stoppedAt = undefined;
     proxy.restore();
   }
   await Promise.all(answers);
