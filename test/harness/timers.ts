@@ -21,9 +21,11 @@ export function runAllTheTime(): void {
 }
 
 function changeTimers(change: (delay: number | undefined) => number | undefined): void {
-  const { setTimeout } = globalThis;
-  const timers = vi.spyOn(globalThis, "setTimeout");
-  timers.mockImplementation(((callback: () => void, delay?: number, ...given: []) =>
-    setTimeout(callback, change(delay), ...given)) as typeof setTimeout);
-  onTestFinished(() => timers.mockRestore());
+  for (const name of ["setTimeout", "setInterval"] as const) {
+    const { [name]: set } = globalThis;
+    const timers = vi.spyOn(globalThis, name);
+    timers.mockImplementation(((callback: () => void, delay?: number, ...given: []) =>
+      set(callback, change(delay), ...given)) as typeof setTimeout & typeof setInterval);
+    onTestFinished(() => timers.mockRestore());
+  }
 }

@@ -13,6 +13,7 @@ import { hasIpv6, noteAbsence } from "../harness/absent-tools.ts";
 import { createDatabase } from "../harness/database.ts";
 import { freePorts } from "../harness/ports.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
+import { shortenTimers } from "../harness/timers.ts";
 import { scrape } from "../ops/scrape.ts";
 import { createWindow, getPage } from "../window/open-window.ts";
 
@@ -229,11 +230,7 @@ describe("if Redis is unreachable", () => {
   });
 
   test("while no calls are made, that is reported too", async () => {
-    const { setInterval } = globalThis;
-    const intervals = vi.spyOn(globalThis, "setInterval");
-    onTestFinished(() => intervals.mockRestore());
-    intervals.mockImplementation(((callback: () => void, delay: number) =>
-      setInterval(callback, delay === 30_000 ? 50 : delay)) as typeof setInterval);
+    shortenTimers(30_000);
     const redis = await startFakeRedis();
     const service = await startTestService({ REDIS_URL: `redis://127.0.0.1:${redis.port}` });
     await expect.poll(() => redis.scripts, { timeout: 45_000 }).toBeGreaterThanOrEqual(4);

@@ -583,11 +583,7 @@ test("a client that half-closes its stream has left, though it could still read"
 
 test("clients that leave before their stream is open hold no place of its window", async () => {
   // Without heartbeats, which find such clients out later.
-  const { setInterval } = globalThis;
-  const intervals = vi.spyOn(globalThis, "setInterval");
-  onTestFinished(() => intervals.mockRestore());
-  intervals.mockImplementation(((callback: () => void, delay: number) =>
-    setInterval(callback, delay === 15_000 ? 2 ** 31 - 1 : delay)) as typeof setInterval);
+  suppressTimers(15_000);
   const alone = await service.startAnother({ ROLES: "api" });
   const window = await createWindow(alone, project);
   const { hostname, port, pathname } = new URL(`${window.url}/events`);
