@@ -67,4 +67,5 @@ test("a first start makes it and shows its key; later ones leave it alone, or ma
   const third = await start();
   expect(await statusWith(third.service, keyIn(third.told))).toBe(404);
   expect(await query(counts)).toEqual([1, 2, 2]);
+  await stop(third.service);
 });
