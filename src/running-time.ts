@@ -11,7 +11,8 @@ const mostMs = 1_000;
 let passedMs = 0;
 let readAt = performance.now();
 
-const now = () => passedMs + Math.min(performance.now() - readAt, mostMs);
+/** A clock that was set back, as a test may do, stands still until the next reading. */
+const now = () => passedMs + Math.min(Math.max(performance.now() - readAt, 0), mostMs);
 
 setInterval(() => {
   passedMs = now();

@@ -93,3 +93,11 @@ test("a test that replaces it does not change it for those after it", async () =
   clock.mockRestore();
   expect(runningTime.now()).toBeGreaterThan(before);
 });
+
+test("a clock that a test sets back does not set it back for those after it", async () => {
+  const before = runningTime.now();
+  const clock = vi.spyOn(performance, "now").mockReturnValue(0);
+  await delay(500);
+  clock.mockRestore();
+  expect(runningTime.now()).toBeGreaterThan(before);
+});
