@@ -1,4 +1,5 @@
 import { type ChildProcess, spawn } from "node:child_process";
+import { randomUUID } from "node:crypto";
 import { once } from "node:events";
 import path from "node:path";
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
@@ -8,6 +9,7 @@ import { WebhookDeliveryState, WebhookService } from "../../src/gen/proto/phonep
 import { type Database, openDatabase } from "../../src/storage/database.ts";
 import { createWebhookDeliveries, type WebhookDeliveries } from "../../src/storage/webhook-deliveries.ts";
 import { startDatabaseProxy } from "../faults/database-proxy.ts";
+import { atFileEnd } from "../harness/endings.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { raceTo, untilWaiting } from "../service/barrier.ts";
@@ -27,9 +29,14 @@ const program = path.join(import.meta.dirname, "../../bin/start.mjs");
 let service: TestService;
 const children: ChildProcess[] = [];
 
+/** As which the workers connect, so that the server shows which connections are theirs. */
+const workersLogin = `worker_${randomUUID().slice(0, 8)}`;
+
 /** An API process only: the tests start and kill their own workers. */
 beforeAll(async () => {
   service = await startTestService({ ROLES: "api", WEBHOOK_ALLOW_PRIVATE: "true" });
+  await service.db.query(`CREATE ROLE ${workersLogin} LOGIN SUPERUSER PASSWORD 'known'`);
+  atFileEnd(() => service.db.query(`DROP ROLE ${workersLogin}`));
 });
 
 afterEach(async () => {
@@ -37,12 +44,13 @@ afterEach(async () => {
 });
 
 function startWorker(): ChildProcess {
+  const url = Object.assign(new URL(service.databaseUrl), { username: workersLogin, password: "known" });
   const child = spawn(process.execPath, [program], {
     stdio: "ignore",
     env: plainEnvironment({
       ROLES: "worker",
       OPS_PORT: "0",
-      DATABASE_URL: service.databaseUrl,
+      DATABASE_URL: url.href,
       WEBHOOK_ALLOW_PRIVATE: "true",
       LOG_LEVEL: "silent",
     }),
@@ -51,10 +59,16 @@ function startWorker(): ChildProcess {
   return child;
 }
 
+/** What it had sent to the database may be carried out after its death: waits for that, too. */
 async function kill(child: ChildProcess): Promise<void> {
   if (child.exitCode !== null || child.signalCode !== null) return;
   child.kill("SIGKILL");
   await once(child, "exit");
+  const connections = "SELECT FROM pg_stat_activity WHERE usename = $1";
+  await vi.waitUntil(async () => (await service.db.query(connections, [workersLogin])).rowCount === 0, {
+    timeout: 45_000,
+    interval: 5,
+  });
 }
 
 const eventOf = (verificationId: string) => verificationId.replace("vrf_", "evt_");
