@@ -6,7 +6,7 @@ import { clientAddress } from "../admission/client-address.ts";
 import type { RateLimitBucket } from "../admission/rate-limits.ts";
 import type { Call } from "../core/call.ts";
 import type { Caller } from "../core/project.ts";
-import { asFailure, Failure, type FailureCode, type FieldViolation } from "../failures.ts";
+import { asFailure, Failure, type FieldViolation } from "../failures.ts";
 import type { Overload } from "./overload.ts";
 import { refuse, setRateLimit } from "./refusal.ts";
 
@@ -20,9 +20,7 @@ declare module "fastify" {
     checkpoint: Checkpoint | undefined;
     /** Set if its body broke off: ends it. To be called once it is admitted, instead of going on. */
     brokenOff: (() => void) | undefined;
-    /** The code of the failure it was refused with. */
-    failureCode: FailureCode | undefined;
-    /** The failure it was refused with, unless that came before routing. */
+    /** The failure it was refused with. */
     failure: Failure | undefined;
   }
 }

@@ -15,7 +15,7 @@ export function answeredRequest(
     method: request.method,
     route: request.routeOptions.url,
     status: sentStatus(reply),
-    failureCode: request.failureCode,
+    failureCode: request.failure?.code,
     seconds: (performance.now() - startedAt) / 1_000,
   };
 }

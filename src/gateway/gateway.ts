@@ -249,7 +249,6 @@ export function createGateway({
   gateway.decorateRequest("refusedCaller", undefined);
   gateway.decorateRequest("checkpoint", undefined);
   gateway.decorateRequest("brokenOff", undefined);
-  gateway.decorateRequest("failureCode", undefined);
   gateway.decorateRequest("failure", undefined);
   gateway.decorateRequest("inFlightSince", null);
   gateway.decorateRequest("answer", undefined);

@@ -28,7 +28,6 @@ export function refuse(reply: FastifyReply, failure: Failure): void {
 /** Does everything for a refusal but set its status and send its body. */
 export function prepareRefusal(reply: FastifyReply, failure: Failure): void {
   const { request } = reply;
-  request.failureCode = failure.code;
   request.failure = failure;
   if (!request.raw.complete) lingerAtClose(request.raw.socket);
   setUsage(reply);

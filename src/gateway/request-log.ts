@@ -19,7 +19,7 @@ export function logRequest(
   startedAt: number,
 ): void {
   if (!log.isLevelEnabled("info")) return;
-  const { id, method, routeOptions, failureCode, failure } = request;
+  const { id, method, routeOptions, failure } = request;
   const status = sentStatus(reply);
   const durationMs = Math.round((performance.now() - startedAt) * 1000) / 1000;
   const route = routeOptions.url === undefined ? "" : `,"route":${quoted(routeOptions.url)}`;
@@ -27,7 +27,7 @@ export function logRequest(
   const caller = known === undefined ? "" : knownCallerFields(known);
   const verificationId = request.call?.verificationId;
   const verification = verificationId === undefined ? "" : `,"verificationId":"${verificationId}"`;
-  const code = failureCode === undefined ? "" : `,"code":"${failureCode}"${reasonFields(failure)}`;
+  const code = failure === undefined ? "" : `,"code":"${failure.code}"${reasonFields(failure)}`;
   writeLine(
     log,
     `"requestId":"${id}","method":"${method}"${route},"status":${status},"durationMs":${durationMs}${caller}${verification}${code},"msg":"request"`,
@@ -64,7 +64,7 @@ function knownCallerFields(caller: Caller): string {
   return text;
 }
 
-function reasonFields(failure: Failure | undefined): string {
+function reasonFields(failure: Failure): string {
   const reason = Object.entries(refusalReason(failure, (field) => bodyFields.has(field)));
   return reason.map(([name, value]) => `,"${name}":${JSON.stringify(value)}`).join("");
 }

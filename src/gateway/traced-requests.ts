@@ -25,7 +25,7 @@ export function traceRequests(gateway: FastifyInstance, tracing: Tracing): void 
     });
     request.span = span;
     reply.raw.on("close", () => {
-      const { call, failureCode } = request;
+      const { call, failure } = request;
       span.set({
         "http.request.method": method,
         "http.route": url,
@@ -34,7 +34,7 @@ export function traceRequests(gateway: FastifyInstance, tracing: Tracing): void 
         "phoneproof.project_id":
           call?.caller.kind === "merchant" ? encodeId("prj_", call.caller.project.id) : null,
       });
-      if (failureCode !== undefined) span.fail(failureCode, reply.raw.statusCode < 500);
+      if (failure !== undefined) span.fail(failure.code, reply.raw.statusCode < 500);
       span.end();
     });
     done();

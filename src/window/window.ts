@@ -102,7 +102,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
 
   function refuse(request: FastifyRequest, reply: FastifyReply, thrown: unknown): void {
     const failure = refusalOf(thrown, request);
-    request.failureCode = failure.code;
+    request.failure = failure;
     if (failure.code === "internal_error") onFault(request, reply, failure);
     if (failure.retryAfterSeconds !== undefined) reply.header("retry-after", failure.retryAfterSeconds);
     const kind = failure.status === 429 ? "tooMany" : failure.status === 503 ? "unavailable" : "notFound";
