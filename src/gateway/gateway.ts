@@ -64,7 +64,7 @@ export interface GatewayParts {
   readonly turns: ConnectionTurns;
   /** Called with each finished request. Must not block. */
   readonly onAnswered: (request: AnsweredRequest) => void;
-  /** Called for internal errors, not for refusals. */
+  /** Called with each failure. */
   readonly onFault: NoteFault;
   /** Undefined: nothing is traced. */
   readonly tracing?: Tracing | undefined;
@@ -157,19 +157,16 @@ export function createGateway({
   const fail = (failure: Failure, request: FastifyRequest, reply: FastifyReply, answer = refuse): void => {
     const { call } = request;
     failing.add(request);
-    const note = (settled: Failure) => {
-      if (settled.code === "internal_error") onFault(request, reply, settled);
-    };
     // A client that gets no response is not charged for one.
     if (call === undefined || isGone(request.raw)) {
-      note(failure);
+      onFault(request, reply, failure);
       answer(reply, failure);
       return;
     }
     void admission
       .chargeFailure(call, failure, () => authenticateAgain(admission, request))
       .then((settled) => {
-        note(settled);
+        onFault(request, reply, settled);
         if (!reply.sent) answer(reply, settled);
       });
   };
@@ -204,10 +201,7 @@ export function createGateway({
     }
     reply.send(failure);
     if (request.answer instanceof Promise) {
-      request.answer.catch((thrown) => {
-        const late = asFailure(thrown);
-        if (late.code === "internal_error") onFault(request, reply, late);
-      });
+      request.answer.catch((thrown) => onFault(request, reply, asFailure(thrown)));
     }
   };
 

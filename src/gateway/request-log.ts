@@ -71,7 +71,7 @@ function reasonFields(failure: Failure): string {
 
 const bodyFields: ReadonlySet<string> = new Set(Object.keys(createVerificationBody.properties));
 
-/** Notes an internal error. */
+/** Notes a failure if it is an internal error: a refusal is no fault. */
 export type NoteFault = (request: FastifyRequest, reply: FastifyReply, failure: Failure) => void;
 
 /**
@@ -81,6 +81,7 @@ export type NoteFault = (request: FastifyRequest, reply: FastifyReply, failure: 
  */
 export function noteFaults(log: Logger, refusedLate: (code: FailureCode) => void): NoteFault {
   return (request, reply, failure) => {
+    if (failure.code !== "internal_error") return;
     log.error({ requestId: request.id, err: failure.cause ?? failure }, "internal error");
     if (reply.sent || reply.raw.closed) refusedLate(failure.code);
   };

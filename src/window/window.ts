@@ -34,7 +34,7 @@ export interface WindowParts {
   readonly limits: WindowLimits;
   /** The base URL of windows, without a trailing slash. Set once the port is known. */
   readonly publicBase: { readonly url: string };
-  /** Called for internal errors, not for refusals. */
+  /** Called with each failure. */
   readonly onFault: (request: FastifyRequest, reply: FastifyReply, failure: Failure) => void;
   readonly streams: EventStreamObserver;
 }
@@ -103,7 +103,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
   function refuse(request: FastifyRequest, reply: FastifyReply, thrown: unknown): void {
     const failure = refusalOf(thrown, request);
     request.failure = failure;
-    if (failure.code === "internal_error") onFault(request, reply, failure);
+    onFault(request, reply, failure);
     if (failure.retryAfterSeconds !== undefined) reply.header("retry-after", failure.retryAfterSeconds);
     const kind = failure.status === 429 ? "tooMany" : failure.status === 503 ? "unavailable" : "notFound";
     reply.code(kind === "notFound" ? 404 : failure.status);
@@ -200,8 +200,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
         }
       } catch (thrown) {
         // The stream ends, and the window reconnects.
-        const failure = asFailure(thrown);
-        if (failure.code === "internal_error") onFault(request, reply, failure);
+        onFault(request, reply, asFailure(thrown));
       } finally {
         stream.end();
         // A watch whose changes nobody takes any more would keep its place.
