@@ -38,17 +38,6 @@ const batchSize = 1_000;
 /** How long a message is still recognised as a duplicate after its text was erased. */
 const knownDays = 30;
 
-/**
- * Deletes the rows that satisfy `ended`, skipping locked ones. Needs an index for `ended`, or a small table. $1 are the days,
- * if `ended` uses them.
- */
-function deletion(table: string, ended: string): string {
-  return `
-DELETE FROM ${table} WHERE ctid = ANY (ARRAY(
-  SELECT ctid FROM ${table} WHERE (${ended}) AND ${isStillSteady} LIMIT ${batchSize} FOR UPDATE SKIP LOCKED
-)) RETURNING 1`;
-}
-
 interface Pass {
   readonly task: string;
   /** The statements; $1 are the days. */
@@ -249,11 +238,22 @@ const lastMiss = "miss_times[cardinality(miss_times)]";
 export function createRetentionTasks(database: Database, settings: RetentionSettings): RetentionTask[] {
   const { unmatchedDays, finishedDays, statisticsDays } = settings;
 
-  function deleting(name: string, text: string, ...days: number[]): RetentionTask {
+  /**
+   * Deletes the rows that satisfy `ended`, skipping locked ones. Needs an index for `ended`, or a small table. $1 are the days,
+   * if `ended` uses them.
+   */
+  function deleting(name: string, table: string, ended: string, ...days: number[]): RetentionTask {
+    const statement = {
+      name: `delete_${name}`,
+      text: `
+DELETE FROM ${table} WHERE ctid = ANY (ARRAY(
+  SELECT ctid FROM ${table} WHERE (${ended}) AND ${isStillSteady} LIMIT ${batchSize} FOR UPDATE SKIP LOCKED
+)) RETURNING 1`,
+    };
     return {
       name,
       async work() {
-        return (await runStatement(database, { name: `delete_${name}`, text }, days)).length === batchSize;
+        return (await runStatement(database, statement, days)).length === batchSize;
       },
     };
   }
@@ -304,25 +304,24 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
   }
 
   return [
-    deleting("idempotency_records", deletion("idempotency_record", `created_at <= now() - ${keyLife}`)),
-    deleting("codes", deletion("live_code", isReleasable("live_code"))),
-    deleting("window_tokens", deletion("window_token", "delete_after <= now()")),
+    deleting("idempotency_records", "idempotency_record", `created_at <= now() - ${keyLife}`),
+    deleting("codes", "live_code", isReleasable("live_code")),
+    deleting("window_tokens", "window_token", "delete_after <= now()"),
     // Each of the nine waits between a delivery's attempts may be a day, if the endpoint asks for that.
-    deleting("creation_traces", deletion("creation_trace", "created_at <= now() - interval '10 days'")),
+    deleting("creation_traces", "creation_trace", "created_at <= now() - interval '10 days'"),
     // A window shows no hint once its verification has ended; a history does, for as long as it is kept.
     deleting(
       "pending_hints",
-      deletion("pending_hint", `noticed_at <= now() - interval '${2 * validityRange.max} seconds'`),
+      "pending_hint",
+      `noticed_at <= now() - interval '${2 * validityRange.max} seconds'`,
     ),
-    deleting("fingerprints", deletion("message_fingerprint", `NOT (${isRemembered("first_at", "now()")})`)),
+    deleting("fingerprints", "message_fingerprint", `NOT (${isRemembered("first_at", "now()")})`),
     deleting(
       "senders",
-      deletion(
-        "inbound_sender",
-        `(muted_until > now() AND muted_until <= now() + interval '${muteMs + maxAheadMs} milliseconds') IS NOT TRUE
-         AND (${lastMiss} > now() - interval '${missWindowMs} milliseconds'
-           AND ${lastMiss} <= now() + interval '${maxAheadMs} milliseconds') IS NOT TRUE`,
-      ),
+      "inbound_sender",
+      `(muted_until > now() AND muted_until <= now() + interval '${muteMs + maxAheadMs} milliseconds') IS NOT TRUE
+       AND (${lastMiss} > now() - interval '${missWindowMs} milliseconds'
+         AND ${lastMiss} <= now() + interval '${maxAheadMs} milliseconds') IS NOT TRUE`,
     ),
     passing(messageErasure("erase_unmatched_messages", "m.verification_id IS NULL"), unmatchedDays),
     passing(messageErasure("erase_matched_messages", "m.verification_id IS NOT NULL"), finishedDays),
@@ -336,8 +335,6 @@ export function createRetentionTasks(database: Database, settings: RetentionSett
     ),
     erasingVerifications(),
     erasingTriedLonger(),
-    ...Object.entries(endedHours).map(([table, ended]) =>
-      deleting(table, deletion(table, ended), statisticsDays),
-    ),
+    ...Object.entries(endedHours).map(([table, ended]) => deleting(table, table, ended, statisticsDays)),
   ];
 }
