@@ -7,13 +7,17 @@ import http2, {
 import { findTrailerError, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import { newRequestId } from "../core/ids.ts";
 import type { FaultyCall } from "./answered-call.ts";
+import { compressions } from "./compressions.ts";
 import { toMessageFailure } from "./message-errors.ts";
 import { messageTimeoutSignal } from "./message-timeout.ts";
+import { ownMethods, streamingMethods } from "./methods.ts";
 import { connectError } from "./refusal.ts";
 import { isOver } from "./stream-scheduling.ts";
 
 /** How long a complete response waits for its client, which may grant no HTTP/2 window and hold the response for ever. */
 const responseTimeoutMs = 10_000;
+
+const encodings = compressions.map(({ name }) => name);
 
 /**
  * Adapts refusals: errors that Connect itself makes of a fault also get the catalogue's code, and the message becomes a
@@ -22,16 +26,11 @@ const responseTimeoutMs = 10_000;
  * response may take to leave once it is complete.
  */
 export function grpcResponse(parts: {
-  readonly methods: ReadonlySet<string>;
-  /** Methods whose responses begin long before they end. */
-  readonly streamedAnswers: ReadonlySet<string>;
-  /** The compressions that requests may have. */
-  readonly encodings: readonly string[];
   /** Called with each stream that is about to be answered. May close it. */
   readonly onAnswer: (stream: ServerHttp2Stream) => void;
   readonly onFault: (call: FaultyCall) => void;
 }): typeof Http2ServerResponse {
-  const { methods, streamedAnswers, encodings, onAnswer, onFault } = parts;
+  const { onAnswer, onFault } = parts;
   return class<Request extends Http2ServerRequest> extends Http2ServerResponse<Request> {
     #isTimeLimited = false;
     /** Of a gRPC response of which nothing has been sent yet. */
@@ -41,7 +40,7 @@ export function grpcResponse(parts: {
     // A response that is larger than the window ends only when the client takes it, so its time limit starts here.
     override writeHead(...head: unknown[]): this {
       if (this.#isHeadSent) return super.writeHead(...(head as Head));
-      if (!streamedAnswers.has(this.#method)) this.#limitTime();
+      if (!streamingMethods.has(this.#method)) this.#limitTime();
       const isNaming = this.#nameEncodings();
       this.#heldHead = head as Head;
       if (isNaming || !this.#isGrpc) this.#sendHead();
@@ -127,7 +126,7 @@ export function grpcResponse(parts: {
 
     #withOwnError(trailers: OutgoingHttpHeaders): OutgoingHttpHeaders {
       const method = this.#method;
-      if ("grpc-status-details-bin" in trailers || !methods.has(method) || isOver(this.stream))
+      if ("grpc-status-details-bin" in trailers || !ownMethods.has(method) || isOver(this.stream))
         return trailers;
       const error = findTrailerError(new Headers(trailers as Record<string, string>));
       const failure = error && toMessageFailure(error);

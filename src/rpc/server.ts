@@ -26,7 +26,7 @@ import { createEarlyRefusals } from "./early-refusals.ts";
 import { grpcResponse } from "./grpc-response.ts";
 import { strictJson } from "./json-messages.ts";
 import { messageTimeoutKey, messageTimeoutSignal, startMessageTimeout } from "./message-timeout.ts";
-import { clientStreamingMethods, ownMethods, streamingMethods } from "./methods.ts";
+import { clientStreamingMethods, ownMethods } from "./methods.ts";
 import { keepOpenStreams } from "./open-streams.ts";
 import { admittedRoutes, standardRoutes } from "./routes.ts";
 import { keepSessions } from "./sessions.ts";
@@ -95,9 +95,6 @@ export function createRpcServer(parts: {
     settings: { initialWindowSize: streamWindowBytes, maxConcurrentStreams: 1_000 },
     maxSessionInvalidFrames: maxInvalidFrames,
     Http2ServerResponse: grpcResponse({
-      methods: ownMethods,
-      streamedAnswers: streamingMethods,
-      encodings: compressions.map(({ name }) => name),
       onAnswer: unauthenticatedStreams.answered,
       onFault: (call) => noteFault({ log, observer }, call),
     }),
