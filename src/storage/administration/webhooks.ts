@@ -31,11 +31,11 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
             // Setting a URL enables it again in all its versions. The first one remembers when, for the results of earlier requests.
             await transaction.$executeRaw`
             UPDATE webhook_configuration SET disabled_at = NULL, disabled_reason = NULL, failing_since = NULL
-            WHERE ${of(place)} AND url = ${url} AND (disabled_at IS NOT NULL OR failing_since IS NOT NULL)`;
+            WHERE ${ofUrl(place, url)} AND (disabled_at IS NOT NULL OR failing_since IS NOT NULL)`;
             await transaction.$executeRaw`
             UPDATE webhook_configuration SET set_at = date_trunc('milliseconds', statement_timestamp())
             WHERE ${of(place)} AND version = (
-              SELECT min(version) FROM webhook_configuration WHERE ${of(place)} AND url = ${url}
+              SELECT min(version) FROM webhook_configuration WHERE ${ofUrl(place, url)}
             )`;
             const kept = known?.secret ?? secret;
             // The newest version with this URL, if it has the wanted events, is what is to be set. A tool that sets it every minute
@@ -55,7 +55,7 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
     },
 
     async inForce(place) {
-      const [row] = await versions(prisma, Prisma.sql`${of(place)} AND replaced_at IS NULL`);
+      const [row] = await versions(prisma, isInForce(place));
       return row ? { webhook: webhookOf(row), secret: row.secret, now: row.now } : null;
     },
 
@@ -98,15 +98,14 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
       const disabled = await administer(
         async (transaction) => {
           await lockProject(transaction, place.projectId);
-          const named =
-            url ?? (await versions(transaction, Prisma.sql`${of(place)} AND replaced_at IS NULL`))[0]?.url;
+          const named = url ?? (await versions(transaction, isInForce(place)))[0]?.url;
           if (named === undefined) return null;
           const [newest] = await versionsOf(transaction, place, named);
           if (!newest) return null;
           const changed = await transaction.$executeRaw`
           UPDATE webhook_configuration
           SET disabled_at = date_trunc('milliseconds', now()), disabled_reason = ${reason}
-          WHERE ${of(place)} AND url = ${named} AND disabled_at IS NULL`;
+          WHERE ${ofUrl(place, named)} AND disabled_at IS NULL`;
           return { webhook: await versionWith(transaction, newest.id), isChanged: changed > 0 };
         },
         (result) => (result?.isChanged ? act("webhook.disabled", result.webhook) : null),
@@ -160,6 +159,8 @@ const of = ({ projectId, environment }: WebhookPlace) =>
 
 const ofUrl = (place: WebhookPlace, url: string) => Prisma.sql`${of(place)} AND url = ${url}`;
 
+const isInForce = (place: WebhookPlace) => Prisma.sql`${of(place)} AND replaced_at IS NULL`;
+
 const versionColumns = Prisma.sql`
   id, project_id, environment::text, url, events::text[], secret, created_at, replaced_at, disabled_at, disabled_reason,
   failing_since, now()`;
@@ -202,7 +203,7 @@ function holdBackSome(
     WITH waiting AS MATERIALIZED (
       SELECT d.verification_id FROM webhook_delivery d
       WHERE d.state = 'pending' AND d.webhook_configuration_id = ANY (ARRAY(
-        SELECT id FROM webhook_configuration WHERE ${of(place)} AND url = ${url} AND disabled_at IS NOT NULL
+        SELECT id FROM webhook_configuration WHERE ${ofUrl(place, url)} AND disabled_at IS NOT NULL
       ))
       ORDER BY d.webhook_configuration_id, d.next_attempt_at LIMIT ${disabledAtOnce}
     ),
@@ -222,7 +223,7 @@ function holdBackSome(
 async function replaceInForce(transaction: Transaction, place: WebhookPlace): Promise<VersionRow | null> {
   const [replaced] = await transaction.$queryRaw<VersionRow[]>`
     UPDATE webhook_configuration SET replaced_at = date_trunc('milliseconds', statement_timestamp())
-    WHERE ${of(place)} AND replaced_at IS NULL
+    WHERE ${isInForce(place)}
     RETURNING ${versionColumns}`;
   return replaced ?? null;
 }
