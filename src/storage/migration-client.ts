@@ -28,9 +28,9 @@ export function createMigrationClient(connection: string | pg.ClientConfig): pg.
 export function run<Row extends pg.QueryResultRow>(
   client: pg.Client,
   text: string,
-  timeoutMs = queryTimeoutMs,
+  { values = [], timeoutMs = queryTimeoutMs }: { values?: unknown[]; timeoutMs?: number } = {},
 ): Promise<pg.QueryResult<Row>> {
-  const query: pg.QueryConfig & { query_timeout: number } = { text, query_timeout: timeoutMs };
+  const query = { text, values, query_timeout: timeoutMs };
   return client.query<Row>(query);
 }
 

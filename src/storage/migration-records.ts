@@ -7,7 +7,7 @@ import { readdir, readFile } from "node:fs/promises";
 import path from "node:path";
 import type pg from "pg";
 import type { Statements } from "./database.ts";
-import { queryTimeoutMs, run } from "./migration-client.ts";
+import { run } from "./migration-client.ts";
 import { requirePrivileges } from "./privileges.ts";
 
 const undefinedTable = "42P01";
@@ -100,13 +100,12 @@ export async function recordMigration(
   { name, sql }: Migration,
   startedAt: Date,
 ): Promise<void> {
-  await client.query({
-    text: `
-      INSERT INTO _prisma_migrations (id, checksum, migration_name, started_at, finished_at, applied_steps_count)
-      VALUES ($1, $2, $3, $4, clock_timestamp(), 1)`,
-    values: [randomUUID(), checksum(sql), name, startedAt],
-    ...{ query_timeout: queryTimeoutMs },
-  });
+  await run(
+    client,
+    `INSERT INTO _prisma_migrations (id, checksum, migration_name, started_at, finished_at, applied_steps_count)
+     VALUES ($1, $2, $3, $4, clock_timestamp(), 1)`,
+    { values: [randomUUID(), checksum(sql), name, startedAt] },
+  );
 }
 
 export function finishedNames(records: MigrationRecord[]): Set<string> {

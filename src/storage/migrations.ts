@@ -228,7 +228,9 @@ async function commit(client: pg.Client, { name }: Migration): Promise<void> {
 
 async function lock(client: pg.Client, lockTimeoutMs: number): Promise<void> {
   try {
-    await run(client, `SELECT pg_advisory_xact_lock(${prismaLock})`, lockTimeoutMs + queryTimeoutMs);
+    await run(client, `SELECT pg_advisory_xact_lock(${prismaLock})`, {
+      timeoutMs: lockTimeoutMs + queryTimeoutMs,
+    });
   } catch (error) {
     if (!isLockTimeout(error)) throw error;
     throw new Error(

@@ -1,5 +1,6 @@
 /** What the service's role may do with its tables, if they belong to another role. */
 import type pg from "pg";
+import { run } from "./migration-client.ts";
 
 /**
  * Asks only for reading and for some way to write: a role may have been denied more on purpose, such as DELETE on the audit
@@ -16,14 +17,11 @@ WHERE NOT (
 ORDER BY relname`;
 
 const shownTables = 3;
-const queryTimeoutMs = 10_000;
 
 /** Rejects if there is a table that the client's role may not read or may not write, with the statement that allows it. */
 export async function requirePrivileges(client: pg.Client, tables: readonly string[]): Promise<void> {
-  const { rows } = await client.query<{ name: string; schema: string; role: string }>({
-    text: deniedTables,
+  const { rows } = await run<{ name: string; schema: string; role: string }>(client, deniedTables, {
     values: [tables],
-    ...{ query_timeout: queryTimeoutMs },
   });
   const [first] = rows;
   if (first === undefined) return;
