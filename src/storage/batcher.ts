@@ -158,10 +158,9 @@ export function createBatcher<Item, Result>(options: {
           batch[index]?.settle.resolve(results[index] as Result);
       };
     } catch (error) {
-      if (batch.length === 1 || isDatabaseUnavailable(error)) {
-        const unavailable = isDatabaseUnavailable(error) ? error : undefined;
+      const unavailable = isDatabaseUnavailable(error) ? error : undefined;
+      if (batch.length === 1 || unavailable !== undefined)
         return Object.assign(refusing(batch, error), { unavailable });
-      }
       const middle = batch.length >> 1;
       const tellFirst = await runBatch(batch.slice(0, middle));
       const tellRest = await runBatch(batch.slice(middle));
@@ -180,19 +179,20 @@ export function createBatcher<Item, Result>(options: {
 
   function takeBatch(): Waiting<Item, Result>[] {
     if (inFlight > 1 && keysOf) return takeApart();
-    const shares = waiting.length > options.maxSize ? sharesOfBatch() : undefined;
-    if (shares) {
-      const { batch, left } = chosen(new Set(), shares);
-      waiting = left;
-      if (batch.length === options.maxSize) return batch;
-      // Somebody's items wait for those of others with the same keys, whose share is used up: these take the places left.
-      const rest = chosen(new Set(), undefined, options.maxSize - batch.length);
-      waiting = rest.left;
-      return [...batch, ...rest.batch];
+    if (waiting.length <= options.maxSize) {
+      const batch = waiting;
+      waiting = [];
+      return batch;
     }
-    const batch = waiting.length <= options.maxSize ? waiting : waiting.slice(0, options.maxSize);
-    waiting = waiting.length <= options.maxSize ? [] : waiting.slice(options.maxSize);
-    return batch;
+    const shares = sharesOfBatch();
+    if (shares === undefined) return waiting.splice(0, options.maxSize);
+    const { batch, left } = chosen(new Set(), shares);
+    waiting = left;
+    if (batch.length === options.maxSize) return batch;
+    // Somebody's items wait for those of others with the same keys, whose share is used up: these take the places left.
+    const rest = chosen(new Set(), undefined, options.maxSize - batch.length);
+    waiting = rest.left;
+    return [...batch, ...rest.batch];
   }
 
   /** Takes nothing if the items that share no key with a batch in flight are fewer than `minConcurrentBatch`. */
@@ -307,12 +307,13 @@ export function createBatcher<Item, Result>(options: {
     isWatched = false;
     if (inFlight === 0) return;
     const upTo = runningTime.now() - resultWithinMs;
-    const late = [...underWay.flat(), ...waiting].filter(({ since }) => since <= upTo);
-    waiting = waiting.filter(({ since }) => since > upTo);
-    for (const one of late) {
-      one.settle.reject(new Failure("service_unavailable"));
+    const tooLate = new Failure("service_unavailable");
+    for (const one of underWay.flat()) {
+      if (one.since > upTo) continue;
+      one.settle.reject(tooLate);
       one.settle = nobody;
     }
+    refuseWaiting(tooLate, upTo);
     watchForLate();
   }
 
