@@ -22,8 +22,8 @@ import { closeGently, lingerAtClose } from "./linger.ts";
 import { isPaused } from "./paused-sockets.ts";
 import {
   afterAnswer,
+  afterWaiting,
   beforeClosing,
-  enqueued,
   inTurn,
   isAnswered,
   isFollowed,
@@ -189,10 +189,8 @@ function endBroken(unread: UnreadRequests, error: ClientError, socket: Duplex): 
     socket.destroy();
     return;
   }
-  const end = isLeftUnread(error, socket as Socket)
-    ? () => leaveUnanswered(socket)
-    : () => answerBroken(unread, error, socket);
-  if (!enqueued(socket, { waitsFor: () => false, begin: end })) end();
+  const isLeft = isLeftUnread(error, socket as Socket);
+  afterWaiting(socket, () => (isLeft ? leaveUnanswered(socket) : answerBroken(unread, error, socket)));
 }
 
 /** Whether it was not the client that was too slow: the rest of its request may have arrived long ago. */
@@ -307,10 +305,9 @@ function answerConnect(server: Server, request: IncomingMessage, socket: Duplex)
     response.once("finish", () => closeGently(socket));
     server.emit("request", request, response);
   };
-  const begin = () => {
+  afterWaiting(socket, () => {
     const previous = newestReply(socket);
     if (previous === undefined) answer();
     else afterAnswer(previous.raw, answer);
-  };
-  if (!enqueued(socket, { waitsFor: () => false, begin })) begin();
+  });
 }

@@ -69,8 +69,13 @@ function isSafe({ method }: IncomingMessage): boolean {
   return method === "GET" || method === "HEAD" || method === "OPTIONS" || method === "TRACE";
 }
 
+/** Does something after all requests that wait on this connection have begun; at once if none waits. */
+export function afterWaiting(socket: Duplex, begin: () => void): void {
+  if (!enqueued(socket, { waitsFor: () => false, begin })) begin();
+}
+
 /** Queues the request behind others that wait, if there are any, and returns whether it did: no request overtakes another. */
-export function enqueued(socket: Duplex, next: Waiting): boolean {
+function enqueued(socket: Duplex, next: Waiting): boolean {
   const queue = queues.get(socket);
   if (queue === undefined) return false;
   queue.waiting.push(next);
