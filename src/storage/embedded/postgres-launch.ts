@@ -39,13 +39,14 @@ function asUser({ uid, gid }: { uid: number; gid: number }): Launch {
 export async function chooseLaunch(postgres: string, dataDir: string, cluster?: string): Promise<Launch> {
   const accounts = await readAccounts();
   const uid = process.geteuid?.();
-  const unprivileged = accounts.find((account) => account.uid !== 0);
+  const unprivileged = accounts.find((account) => account.uid !== 0)?.uid ?? 65_534;
   if (uid !== 0) {
     // initdb needs an account for its uid, which the arbitrary uid of a container (`docker run --user`) lacks.
     if (accounts.some((account) => account.uid === uid) || process.platform !== "linux") return asSameUser;
-    const namespace = inNamespace(unprivileged?.uid ?? 65_534, undefined);
+    const namespace = inNamespace(unprivileged, undefined);
     return (await reaches(namespace, postgres, dataDir)) ? namespace : asSameUser;
   }
+  const namespace = inNamespace(unprivileged, { uid: 0, gid: 0 });
   const owner = cluster === undefined ? undefined : await stat(cluster).catch(() => undefined);
   if (cluster !== undefined && owner !== undefined) {
     // Whoever owns the data directory has its admin token, and could link the database of another.
@@ -63,14 +64,12 @@ export async function chooseLaunch(postgres: string, dataDir: string, cluster?: 
     const launch = await asReachingUser(account, postgres, dataDir, cluster);
     if (launch !== undefined) return launch;
     // If the data directory is root's, that user never started the service here: a container has left the database, for example.
-    const takenOver = inNamespace(unprivileged?.uid ?? 65_534, { uid: 0, gid: 0 });
-    if ((await stat(dataDir)).uid === 0 && (await reaches(takenOver, postgres, dataDir))) return takenOver;
+    if ((await stat(dataDir)).uid === 0 && (await reaches(namespace, postgres, dataDir))) return namespace;
     throw new Error(
       `${cluster} belongs to the user with id ${owner.uid}, who cannot reach it and ${postgres}: ` +
         `start the service as that user, or give it to root (chown -R 0:0 ${cluster})`,
     );
   }
-  const namespace = inNamespace(unprivileged?.uid ?? 65_534, { uid: 0, gid: 0 });
   if (await reaches(namespace, postgres, dataDir)) return namespace;
   // Containers forbid new namespaces, but usually let another user reach the files.
   for (const account of await otherUsers(accounts, postgres, dataDir)) {
