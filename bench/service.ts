@@ -4,7 +4,6 @@ import { randomUUID } from "node:crypto";
 import { readFile } from "node:fs/promises";
 import path from "node:path";
 import { createClient } from "@connectrpc/connect";
-import { createGrpcTransport } from "@connectrpc/connect-node";
 import pg from "pg";
 import { decodeId, encodeId } from "../src/core/ids.ts";
 import { ApiKeyService } from "../src/gen/proto/phoneproof/v1/api_key_pb.ts";
@@ -13,6 +12,7 @@ import { ProjectService } from "../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { ServiceTokenScope, ServiceTokenService } from "../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { Environment } from "../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { transportTo } from "../test/harness/grpc-transport.ts";
 import { ChildProgram, type Daemon } from "./child.ts";
 import { type CpuClock, postgresClock, processClock } from "./process-cpu.ts";
 import { type ReadyService, startReady } from "./ready-service.ts";
@@ -114,15 +114,7 @@ export async function startService(
 }
 
 export function administer(grpcAddress: string, adminToken: string) {
-  const transport = createGrpcTransport({
-    baseUrl: `http://${grpcAddress}`,
-    interceptors: [
-      (next) => (request) => {
-        request.header.set("authorization", `Bearer ${adminToken}`);
-        return next(request);
-      },
-    ],
-  });
+  const transport = transportTo(grpcAddress, `Bearer ${adminToken}`);
   const projects = createClient(ProjectService, transport);
   const keys = createClient(ApiKeyService, transport);
   const numbers = createClient(DestinationNumberService, transport);

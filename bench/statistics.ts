@@ -7,7 +7,6 @@
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { type Client, createClient } from "@connectrpc/connect";
-import { createGrpcTransport } from "@connectrpc/connect-node";
 import pg from "pg";
 import { newCredential } from "../src/core/credential.ts";
 import { encodeId } from "../src/core/ids.ts";
@@ -15,6 +14,7 @@ import { StatisticsService } from "../src/gen/proto/phoneproof/v1/statistics_pb.
 import { Environment } from "../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { startEmbeddedPostgres } from "../src/storage/embedded/embedded-postgres.ts";
 import { applyMigrations } from "../src/storage/migrations.ts";
+import { transportTo } from "../test/harness/grpc-transport.ts";
 import { type Endings, runCounted } from "./endings.ts";
 import { databaseUrlOf, startReady } from "./ready-service.ts";
 
@@ -67,15 +67,7 @@ async function makePast(database: pg.Client): Promise<string> {
 }
 
 function statisticsOf(grpcAddress: string, token: string): Statistics {
-  const transport = createGrpcTransport({
-    baseUrl: `http://${grpcAddress}`,
-    interceptors: [
-      (next) => (request) => {
-        request.header.set("authorization", `Bearer ${token}`);
-        return next(request);
-      },
-    ],
-  });
+  const transport = transportTo(grpcAddress, `Bearer ${token}`);
   return createClient(StatisticsService, transport);
 }
 

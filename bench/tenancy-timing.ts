@@ -5,10 +5,10 @@
  */
 
 import { createClient } from "@connectrpc/connect";
-import { createGrpcTransport } from "@connectrpc/connect-node";
 import { Agent, request } from "undici";
 import { encodeId, newId } from "../src/core/ids.ts";
 import { VerificationService } from "../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { transportTo } from "../test/harness/grpc-transport.ts";
 import { type Endings, runCounted } from "./endings.ts";
 import { median } from "./load.ts";
 import { createOne, type ServiceUnderLoad, startService } from "./service.ts";
@@ -28,18 +28,7 @@ function questions({ httpPort, grpcAddress, loopProject }: ServiceUnderLoad): Re
     await body.dump();
     if (statusCode !== 404) throw new Error(`the service answered ${statusCode}`);
   };
-  const client = createClient(
-    VerificationService,
-    createGrpcTransport({
-      baseUrl: `http://${grpcAddress}`,
-      interceptors: [
-        (next) => (call) => {
-          call.header.set("authorization", authorization);
-          return next(call);
-        },
-      ],
-    }),
-  );
+  const client = createClient(VerificationService, transportTo(grpcAddress, authorization));
   const isRefused = async (answer: Promise<unknown>) => {
     const refused = await answer.then(
       () => false,

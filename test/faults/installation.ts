@@ -1,7 +1,6 @@
 /** Creates a merchant's project with a webhook, and two SMS sources, over gRPC as an operator would. */
 
 import { createClient } from "@connectrpc/connect";
-import { createGrpcTransport } from "@connectrpc/connect-node";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
@@ -11,6 +10,7 @@ import {
 } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
+import { transportTo } from "../harness/grpc-transport.ts";
 
 export interface Installation {
   readonly apiKey: string;
@@ -23,7 +23,7 @@ export async function install(
   adminToken: string,
   webhookUrl: string,
 ): Promise<Installation> {
-  const transport = transportTo(grpcAddress, adminToken);
+  const transport = transportTo(grpcAddress, `Bearer ${adminToken}`);
   const { project } = await createClient(ProjectService, transport).createProject({
     name: "Shop",
     rateLimitPerMinute: 1_000_000,
@@ -47,16 +47,4 @@ export async function install(
     return { name, token: secret };
   });
   return { apiKey, destination, sources: await Promise.all(sources) };
-}
-
-export function transportTo(grpcAddress: string, token: string) {
-  return createGrpcTransport({
-    baseUrl: `http://${grpcAddress}`,
-    interceptors: [
-      (next) => (request) => {
-        request.header.set("authorization", `Bearer ${token}`);
-        return next(request);
-      },
-    ],
-  });
 }

@@ -9,8 +9,8 @@ import {
   InboundMessageOutcomeSchema,
   InboundMessageService,
 } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { transportTo } from "../harness/grpc-transport.ts";
 import type { Balancer } from "./balancer.ts";
-import { transportTo } from "./installation.ts";
 import type { Journal } from "./journal.ts";
 import { wordsOf } from "./merchant-calls.ts";
 import type { Random } from "./random.ts";
@@ -82,7 +82,7 @@ export function startSmsSource(parts: SmsSourceParts): SmsSource {
     const { signal } = ending;
     const client = createClient(
       InboundMessageService,
-      transportTo(parts.addressOf?.(life) ?? life.grpcAddress, token),
+      transportTo(parts.addressOf?.(life) ?? life.grpcAddress, `Bearer ${token}`),
     );
     for await (const { receipts } of client.streamInboundMessages(requests(signal))) {
       for (const { messageId, outcome, verificationId, duplicate } of receipts) {

@@ -1,6 +1,5 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { type Client, Code, ConnectError, createClient } from "@connectrpc/connect";
-import { createGrpcTransport } from "@connectrpc/connect-node";
 import type pg from "pg";
 import { parseConfig } from "../../src/config.ts";
 import { digestCredential, newCredential } from "../../src/core/credential.ts";
@@ -19,6 +18,7 @@ import { type StartOptions, startService } from "../../src/service.ts";
 import { directoryChannel } from "../../src/storage/notices.ts";
 import { createDatabase, openPool, type TestDatabase } from "./database.ts";
 import { atFileEnd } from "./endings.ts";
+import { transportTo } from "./grpc-transport.ts";
 
 export interface TestProject {
   readonly projectId: string;
@@ -118,16 +118,8 @@ async function start(
   const client: TestService["client"] = (definition, token = adminToken) =>
     createClient(
       definition,
-      createGrpcTransport({
-        // A worker has no gRPC port; these clients are never used then.
-        baseUrl: `http://${addresses.grpc || "127.0.0.1:1"}`,
-        interceptors: [
-          (next) => (request) => {
-            request.header.set("authorization", `Bearer ${token}`);
-            return next(request);
-          },
-        ],
-      }),
+      // A worker has no gRPC port; these clients are never used then.
+      transportTo(addresses.grpc || "127.0.0.1:1", `Bearer ${token}`),
     );
   const projects = client(ProjectService);
   const tokens = client(ServiceTokenService);

@@ -18,9 +18,10 @@ import {
   type WatchVerificationResponse,
 } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { merchant, newIdempotencyKey } from "../gateway/merchant.ts";
+import { transportTo } from "../harness/grpc-transport.ts";
 import { startTestService } from "../harness/service.ts";
 import { createPending } from "../service/pending.ts";
-import { callOnce, internalServices, isUnary, rpcs, transportTo } from "./every-rpc.ts";
+import { callOnce, internalServices, isUnary, rpcs } from "./every-rpc.ts";
 import { answerOf, refusalOf } from "./grpc-answer.ts";
 import { connectRaw } from "./raw-grpc.ts";
 

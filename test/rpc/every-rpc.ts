@@ -11,7 +11,6 @@ import type {
   MessageInitShape,
 } from "@bufbuild/protobuf";
 import type { Transport } from "@connectrpc/connect";
-import { createGrpcTransport } from "@connectrpc/connect-node";
 
 /** The services of all protos. */
 const all = await generatedServices();
@@ -64,17 +63,4 @@ export async function callOnce(
 
 async function* oneOf<T>(value: T): AsyncIterable<T> {
   yield value;
-}
-
-/** A transport to `host:port` with this Authorization header, or without one if it is empty. */
-export function transportTo(grpcAddress: string, authorization: string): Transport {
-  return createGrpcTransport({
-    baseUrl: `http://${grpcAddress}`,
-    interceptors: [
-      (next) => (request) => {
-        if (authorization !== "") request.header.set("authorization", authorization);
-        return next(request);
-      },
-    ],
-  });
 }

@@ -2,8 +2,9 @@ import { expect, test } from "vitest";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
+import { transportTo } from "../harness/grpc-transport.ts";
 import { startTestService } from "../harness/service.ts";
-import { callOnce, rpcs, transportTo } from "./every-rpc.ts";
+import { callOnce, rpcs } from "./every-rpc.ts";
 import { refusalOf } from "./grpc-answer.ts";
 
 const service = await startTestService();

@@ -13,8 +13,9 @@ import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts"
 import { run, towards } from "../cli/command.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { exchange } from "../gateway/raw-http.ts";
+import { transportTo } from "../harness/grpc-transport.ts";
 import { retryWhileUnavailable, startTestService, type TestService } from "../harness/service.ts";
-import { callOnce, rpcs, transportTo } from "../rpc/every-rpc.ts";
+import { callOnce, rpcs } from "../rpc/every-rpc.ts";
 import { answerOf, refusalOf } from "../rpc/grpc-answer.ts";
 import { smsSource } from "../service/sms-source.ts";
 import { answerWith, startReceiver, untilReceived } from "../webhooks/receiver.ts";

@@ -14,8 +14,9 @@ import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts"
 import { type Answer, merchant } from "../gateway/merchant.ts";
 import { exchange } from "../gateway/raw-http.ts";
 import { tablesWith } from "../harness/every-table.ts";
+import { transportTo } from "../harness/grpc-transport.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
-import { callOnce, rpcs, transportTo } from "../rpc/every-rpc.ts";
+import { callOnce, rpcs } from "../rpc/every-rpc.ts";
 import { codeIn } from "../service/pending.ts";
 import { smsSource } from "../service/sms-source.ts";
 import { answerWith, startReceiver, untilReceived } from "../webhooks/receiver.ts";

@@ -13,8 +13,9 @@ import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_t
 import { Environment } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { type Answer, merchant } from "../gateway/merchant.ts";
+import { transportTo } from "../harness/grpc-transport.ts";
 import { startTestService } from "../harness/service.ts";
-import { callOnce, rpcs, transportTo } from "../rpc/every-rpc.ts";
+import { callOnce, rpcs } from "../rpc/every-rpc.ts";
 import { refusalOf } from "../rpc/grpc-answer.ts";
 import { createPending } from "../service/pending.ts";
 import { newPhone, smsSource } from "../service/sms-source.ts";

@@ -4,7 +4,6 @@ import { mkdtemp, rm } from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import { Code, createClient } from "@connectrpc/connect";
-import { createGrpcTransport } from "@connectrpc/connect-node";
 import pg from "pg";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { parseConfig } from "../../src/config.ts";
@@ -21,6 +20,7 @@ import { startEmbeddedPostgres } from "../../src/storage/embedded/embedded-postg
 import { merchant } from "../gateway/merchant.ts";
 import { createDatabase, openPool, setSessionDefaults, type TestDatabase } from "../harness/database.ts";
 import { moveExpiry } from "../harness/expiry.ts";
+import { transportTo } from "../harness/grpc-transport.ts";
 import { startTestService } from "../harness/service.ts";
 import { scrape } from "../ops/scrape.ts";
 import { createPending } from "./pending.ts";
@@ -99,18 +99,7 @@ test("connections of a running service keep their settings when the server's con
     END $$;
     CREATE TRIGGER see AFTER INSERT ON project EXECUTE FUNCTION see();
   `);
-  const projects = createClient(
-    ProjectService,
-    createGrpcTransport({
-      baseUrl: `http://${service.addresses.grpc}`,
-      interceptors: [
-        (next) => (request) => {
-          request.header.set("authorization", `Bearer ${adminToken}`);
-          return next(request);
-        },
-      ],
-    }),
-  );
+  const projects = createClient(ProjectService, transportTo(service.addresses.grpc, `Bearer ${adminToken}`));
 
   await projects.createProject({ name: "Before" });
   for (const [name, value] of Object.entries(elsewhere)) {

@@ -10,8 +10,8 @@ import { bodyLimitBytes } from "../../src/gateway/http-server.ts";
 import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { runningTime } from "../../src/running-time.ts";
-import { transportTo } from "../faults/installation.ts";
 import { merchant } from "../gateway/merchant.ts";
+import { transportTo } from "../harness/grpc-transport.ts";
 import { freePorts } from "../harness/ports.ts";
 import { startTestService } from "../harness/service.ts";
 import { startProcess } from "../ops/service-process.ts";
@@ -221,7 +221,7 @@ test("calls whose database does not answer when their process stops are refused 
     .split("\n")
     .find((line) => line.includes('"grpc":'));
   const { grpc } = JSON.parse(running ?? "{}");
-  const verifications = createClient(VerificationService, transportTo(grpc, liveKey));
+  const verifications = createClient(VerificationService, transportTo(grpc, `Bearer ${liveKey}`));
   const lock = await beside.db.connect();
   try {
     await lock.query("BEGIN; SELECT FROM usage FOR UPDATE");

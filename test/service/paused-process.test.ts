@@ -10,9 +10,9 @@ import {
   VerificationStatus,
 } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookDeliveryState } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
-import { transportTo } from "../faults/installation.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
+import { transportTo } from "../harness/grpc-transport.ts";
 import { startTestService } from "../harness/service.ts";
 import { startProcess } from "../ops/service-process.ts";
 import { startReceiver } from "../webhooks/receiver.ts";
@@ -98,8 +98,11 @@ test("calls whose statement was answered while their process was suspended durin
       .split("\n")
       .find((line) => line.includes('"grpc":')) ?? "{}",
   );
-  const verifications = createClient(VerificationService, transportTo(grpc, liveKey));
-  const projects = createClient(ProjectService, transportTo(grpc, "an-admin-token-that-is-long-enough"));
+  const verifications = createClient(VerificationService, transportTo(grpc, `Bearer ${liveKey}`));
+  const projects = createClient(
+    ProjectService,
+    transportTo(grpc, "Bearer an-admin-token-that-is-long-enough"),
+  );
   const holder = await beside.db.connect();
   try {
     await holder.query("BEGIN; SELECT FROM usage FOR UPDATE");

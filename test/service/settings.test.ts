@@ -34,10 +34,10 @@ import { openLogOutput } from "../../src/log/log-output.ts";
 import { startService } from "../../src/service.ts";
 import { causeOf, SettingError, withListenErrors } from "../../src/setting-errors.ts";
 import { readPage } from "../docs/pages.ts";
-import { transportTo } from "../faults/installation.ts";
 import { hasIpv6, noteAbsence } from "../harness/absent-tools.ts";
 import { createDatabase, type TestDatabase } from "../harness/database.ts";
 import { plainEnvironment } from "../harness/environment.ts";
+import { transportTo } from "../harness/grpc-transport.ts";
 import { startTestService } from "../harness/service.ts";
 import { startProcess } from "../ops/service-process.ts";
 import { certificates } from "../rpc/certificates.ts";
@@ -224,7 +224,7 @@ describe("an admin token file", () => {
     await expect.poll(service.text).toContain("npx phoneproof");
     const [, grpc = ""] = /gRPC +(\S+)/.exec(service.text()) ?? [];
     for (const token of [adminToken, "quetzal"]) {
-      const projects = createClient(ProjectService, transportTo(grpc, token));
+      const projects = createClient(ProjectService, transportTo(grpc, `Bearer ${token}`));
       expect((await projects.listProjects({})).projects).toHaveLength(1);
     }
     service.child.kill("SIGTERM");

@@ -10,7 +10,6 @@ import { setTimeout as delay } from "node:timers/promises";
 import { promisify } from "node:util";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { Code, createClient } from "@connectrpc/connect";
-import { createGrpcTransport } from "@connectrpc/connect-node";
 import pg from "pg";
 import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
 import { parseConfig } from "../../src/config.ts";
@@ -31,6 +30,7 @@ import { openLogOutput } from "../../src/log/log-output.ts";
 import { startService } from "../../src/service.ts";
 import { startEmbeddedPostgres } from "../../src/storage/embedded/embedded-postgres.ts";
 import { applyMigrations } from "../../src/storage/migrations.ts";
+import { transportTo } from "../harness/grpc-transport.ts";
 import { retryWhileUnavailable } from "../harness/service.ts";
 
 const prefix = path.join(os.tmpdir(), "phoneproof-test-standby-");
@@ -217,16 +217,7 @@ async function startWithOwnServer({ isPooled }: { readonly isPooled: boolean }) 
       DATABASE_PREPARED_STATEMENTS: "false",
     }),
   });
-  const transportWith = (token: string) =>
-    createGrpcTransport({
-      baseUrl: `http://${service.addresses.grpc}`,
-      interceptors: [
-        (next) => (request) => {
-          request.header.set("authorization", `Bearer ${token}`);
-          return next(request);
-        },
-      ],
-    });
+  const transportWith = (token: string) => transportTo(service.addresses.grpc, `Bearer ${token}`);
   const transport = transportWith(adminToken);
   const project = async () => {
     const { project } = await createClient(ProjectService, transport).createProject({ name: "Shop" });
