@@ -61,9 +61,7 @@ export function admissionInterceptor(parts: {
       isRefused = true;
       const refusal = refusalOf(thrown, request.signal);
       const charged = async (failure: Failure) => {
-        const settled = await admission.chargeFailure(call, failure, () =>
-          admission.isCurrent(checkpoint) ? undefined : authenticateAgain(),
-        );
+        const settled = await admission.chargeFailure(call, failure, authenticateAgain);
         if (finished && settled !== failure) noteLateFault(settled);
         return settled;
       };
@@ -92,7 +90,8 @@ export function admissionInterceptor(parts: {
 
     async function answer(): Promise<UnaryResponse | StreamResponse> {
       try {
-        if (!admission.isCurrent(checkpoint)) await authenticateAgain();
+        const authenticating = authenticateAgain();
+        if (authenticating) await authenticating;
         const entered = request.stream ? opened(request) : request;
         const answering = next(entered);
         answering.catch(noteLateFault);
@@ -106,7 +105,12 @@ export function admissionInterceptor(parts: {
       }
     }
 
-    async function authenticateAgain(): Promise<void> {
+    /** Undefined if the last authentication is still valid. */
+    function authenticateAgain(): Promise<void> | undefined {
+      return admission.isCurrent(checkpoint) ? undefined : authenticate();
+    }
+
+    async function authenticate(): Promise<void> {
       const next = admission.checkpoint();
       call.caller = await admission.authenticate(request.header.get("authorization") ?? undefined, null);
       // Not before: a change in between would otherwise count as known.
@@ -119,23 +123,19 @@ export function admissionInterceptor(parts: {
       leave = openStreams.add({
         caller: call.caller,
         credential: request.header.get("authorization") ?? "",
-        authenticate: authenticateAgain,
+        authenticate,
         end: (failure) => ended.abort(failure),
       });
       // However the stream ends, also if nobody reads its responses.
       request.signal.addEventListener("abort", leave, { once: true });
       const signal = AbortSignal.any([stream.signal, ended.signal]);
-      return { ...stream, signal, message: authenticated(stream.message) };
-    }
-
-    /** A stream may stay open for days: each of its messages is authenticated as a separate call would be. */
-    function authenticated<Message>(messages: AsyncIterable<Message>): AsyncIterable<Message> {
-      return checked(messages, () => (admission.isCurrent(checkpoint) ? undefined : authenticateAgain()));
+      // A stream may stay open for days: each of its messages is authenticated as a separate call would be.
+      return { ...stream, signal, message: checked(stream.message, authenticateAgain) };
     }
 
     async function* translated(response: StreamResponse) {
       try {
-        yield* authenticated(response.message);
+        yield* checked(response.message, authenticateAgain);
         for (const [name, value] of metadataOf(requestId, call, undefined)) response.trailer.set(name, value);
         finish("ok");
       } catch (thrown) {
