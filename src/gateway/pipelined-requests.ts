@@ -25,6 +25,15 @@ interface Waiting {
 /** If more requests than this wait on a connection, it is not read any further: they take memory. */
 const longestQueue = 64;
 
+/**
+ * Reads that may begin beside the first one of a connection. A single piece of received data holds more than a thousand: if all
+ * began at once, nobody else would be served meanwhile, and all of their responses would be in memory if nobody reads them.
+ */
+const mostBeside = 8;
+
+/** Of a request that began beside those before it: how many have since the last that began alone. */
+const besides = new WeakMap<FastifyReply, number>();
+
 export function trackNewest(reply: FastifyReply): void {
   newestReplies.set(reply.request.raw.socket, reply);
 }
@@ -48,12 +57,14 @@ export function isFollowed(socket: Duplex): boolean {
 }
 
 /**
- * Begins a pipelined request: at once if both it and the requests before it are safe, otherwise when those have been
- * answered (RFC 9112, 9.3.2), so that a read behind a cancel sees its effect.
+ * Begins a pipelined request: at once if both it and the requests before it are safe and those are few, otherwise when they have
+ * been answered (RFC 9112, 9.3.2), so that a read behind a cancel sees its effect.
  */
-export function inTurn(request: IncomingMessage, begin: () => void): void {
+export function inTurn(request: IncomingMessage, listener: () => void): void {
   const { socket } = request;
-  const waitsFor = (newest: FastifyReply) => !(isSafe(request) && isSafe(newest.request.raw));
+  const waitsFor = (newest: FastifyReply) =>
+    !(isSafe(request) && isSafe(newest.request.raw)) || (besides.get(newest) ?? 0) >= mostBeside;
+  const begin = () => beginBeside(socket, listener);
   if (enqueued(socket, { waitsFor, begin })) return;
   const newest = newestReplies.get(socket);
   if (newest === undefined || !waitsFor(newest)) {
@@ -61,7 +72,15 @@ export function inTurn(request: IncomingMessage, begin: () => void): void {
     return;
   }
   queues.set(socket, { waiting: [{ waitsFor, begin }], isPaused: false });
-  afterAnswer(newest.raw, () => advance(socket));
+  advanceAfter(newest.raw, socket);
+}
+
+function beginBeside(socket: Duplex, begin: () => void): void {
+  const before = newestReplies.get(socket);
+  begin();
+  const own = newestReplies.get(socket);
+  if (own === undefined || own === before || before === undefined || isAnswered(before.raw)) return;
+  besides.set(own, (besides.get(before) ?? 0) + 1);
 }
 
 /** RFC 9110, 9.2.1. */
@@ -93,6 +112,11 @@ function stopReading(socket: Duplex, queue: Queue): void {
   socket.pause();
 }
 
+/** In a round of its own of the event loop: some requests are answered at once, and a connection may hold thousands of them. */
+function advanceAfter(response: ServerResponse, socket: Duplex): void {
+  afterAnswer(response, () => setImmediate(advance, socket));
+}
+
 /** To be called when the newest response has left. Requests that still wait when the connection ends do not begin. */
 function advance(socket: Duplex): void {
   const queue = queues.get(socket);
@@ -101,7 +125,7 @@ function advance(socket: Duplex): void {
     const newest = newestReplies.get(socket);
     if (newest !== undefined && !isAnswered(newest.raw) && next.waitsFor(newest)) {
       queue.waiting.unshift(next);
-      afterAnswer(newest.raw, () => advance(socket));
+      advanceAfter(newest.raw, socket);
       return;
     }
     if (!socket.writable) break;

@@ -2,6 +2,7 @@ import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import { once } from "node:events";
 import type { IncomingMessage } from "node:http";
 import net from "node:net";
+import type { FastifyRequest } from "fastify";
 import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import { pauseReading } from "../../src/gateway/paused-sockets.ts";
@@ -628,6 +629,32 @@ describe("answers keep the order of their requests", () => {
     const seen = (await answered).map((answer) => (JSON.parse(answer.body) as AnswerBody).status);
     expect(seen).toEqual(Array.from({ length: reads + 1 }, () => "cancelled"));
     expect(socket.bytesRead).toBe(request.length);
+  });
+
+  test("of many pipelined reads a few are worked on at once, and all are answered", async () => {
+    const { testKey: key } = await service.createProject({ rateLimitPerMinute: 100_000 });
+    const shop = merchant(service.httpUrl, key);
+    const path = `/v1/verifications/${(await shop.create()).body.id}`;
+    const reads = 1_000;
+    const lock = await service.db.connect();
+    onTestFinished(() => lock.release(true));
+    await lock.query("BEGIN; LOCK TABLE verification IN ACCESS EXCLUSIVE MODE");
+    let begun = 0;
+    const count = (message: unknown) => {
+      if ((message as { request: FastifyRequest }).request.url === path) begun++;
+    };
+    subscribe("tracing:fastify.request.handler:start", count);
+    onTestFinished(() => void unsubscribe("tracing:fastify.request.handler:start", count));
+    const read = `GET ${path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${key}\r\n\r\n`;
+    const answered = exchange(service.httpUrl, read.repeat(reads), { answers: reads });
+    await untilWaiting(service.db, 1);
+    // Another connection's request is answered behind all that have begun.
+    expect((await fetch(`${service.httpUrl}/v1/none`)).status).toBe(404);
+    expect(begun).toBeGreaterThan(1);
+    expect(begun).toBeLessThan(20);
+    await lock.query("ROLLBACK");
+    expect(await answered).toHaveLength(reads);
+    expect(begun).toBe(reads);
   });
 
   test("pipelined creations with the same key are one creation and its replays", async () => {
