@@ -73,14 +73,21 @@ async function count(redis: RedisClientType, { script, options }: Script): Promi
 /** Resolves once Redis has proved usable or unusable. */
 export async function shareCounts(
   url: string,
-  listeners: { readonly onLost: (error: unknown) => void; readonly onFound: () => void },
+  listeners: {
+    /** Called for each cause of a loss. */
+    readonly onLost: (error: unknown) => void;
+    readonly onFound: () => void;
+  },
 ): Promise<SharedCounts> {
   let connection: RedisClientType | undefined;
   let retry: NodeJS.Timeout | undefined;
   let settling: NodeJS.Timeout | undefined;
   let closed = false;
-  /** Whether the current loss has been reported: it is reported once, however many retries fail. */
-  let isLossReported = false;
+  /**
+   * What has been reported of the current loss. Each cause is, once, however many retries fail with it: the end of a connection says
+   * nothing about why its successors fail.
+   */
+  const reported = new Set<string>();
 
   async function connect(): Promise<void> {
     const next: RedisClientType = createClient({
@@ -104,11 +111,11 @@ export async function shareCounts(
       return;
     }
     connection = next;
-    if (isLossReported) settling = setTimeout(settle, settledMs).unref();
+    if (reported.size > 0) settling = setTimeout(settle, settledMs).unref();
   }
 
   function settle(): void {
-    isLossReported = false;
+    reported.clear();
     listeners.onFound();
   }
 
@@ -122,8 +129,9 @@ export async function shareCounts(
   function abandon(lost: RedisClientType, error: unknown): void {
     lost.destroy();
     if (closed) return;
-    if (!isLossReported) listeners.onLost(error);
-    isLossReported = true;
+    const cause = String(error);
+    if (!reported.has(cause)) listeners.onLost(error);
+    reported.add(cause);
     retry = setTimeout(connect, retryMs).unref();
   }
 

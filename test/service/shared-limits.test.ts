@@ -106,8 +106,8 @@ async function startFakeRedis(port = 0, host = "127.0.0.1"): Promise<FakeRedis> 
 /** Starts a service with this Redis. Returns what it logs about it once it uses it. */
 async function startLogged(port: number) {
   const database = await createDatabase();
-  const logged: string[] = [];
-  const log = pino({}, { write: (line) => logged.push(JSON.parse(line).msg) });
+  const logged: { readonly msg: string; readonly err?: { readonly message: string } }[] = [];
+  const log = pino({}, { write: (line) => logged.push(JSON.parse(line)) });
   const service = await startService(
     parseConfig({
       PORT: "0",
@@ -124,7 +124,9 @@ async function startLogged(port: number) {
     await database.drop();
   });
   const aboutRedis = () =>
-    logged.filter((message) => message.startsWith("Redis")).map((message) => message.split(":")[0]);
+    logged
+      .filter(({ msg }) => msg.startsWith("Redis"))
+      .map(({ msg, err }) => `${msg.split(":")[0]}${err ? `: ${err.message}` : ""}`);
   await untilUsed({ opsUrl: `http://${service.addresses.ops}` });
   logged.length = 0;
   return aboutRedis;
@@ -157,19 +159,26 @@ describe("if Redis is unreachable", () => {
     await expect.poll(() => lostBy(service), { timeout: 45_000 }).toBe(1);
   });
 
-  test("its loss and its return are logged once, however many attempts to reach it fail", async () => {
+  test("each cause of its loss and its return are logged once, however many attempts to reach it fail", async () => {
     const redis = await startFakeRedis();
     const aboutRedis = await startLogged(redis.port);
     redis.refuses = true;
     redis.closeConnections();
     const before = redis.sockets.length;
     await expect.poll(() => redis.sockets.length, { timeout: 45_000 }).toBeGreaterThanOrEqual(before + 3);
-    expect(aboutRedis()).toEqual(["Redis is unavailable"]);
+    redis.answer = "-READONLY You can't write against a read only replica.\r\n";
     redis.refuses = false;
-    await expect.poll(aboutRedis, { timeout: 45_000 }).toEqual(["Redis is unavailable", "Redis is back"]);
+    const readOnly = "Redis is unavailable: READONLY You can't write against a read only replica.";
+    await expect.poll(aboutRedis, { timeout: 45_000 }).toContain(readOnly);
+    redis.answer = true;
+    await expect.poll(aboutRedis, { timeout: 45_000 }).toContain("Redis is back");
+    const said = aboutRedis();
+    expect(said[0]).toMatch("Redis is unavailable");
+    expect(said.at(-1)).toBe("Redis is back");
+    expect(said).toEqual([...new Set(said)]);
   });
 
-  test("again and again soon after each connection, it stays lost, which is logged once", async () => {
+  test("again and again soon after each connection, it stays lost, and no cause is logged twice", async () => {
     const redis = await startFakeRedis();
     const aboutRedis = await startLogged(redis.port);
     redis.scripts = 0;
@@ -177,7 +186,10 @@ describe("if Redis is unreachable", () => {
     redis.onScript = () => setTimeout(redis.closeConnections, 250);
     redis.closeConnections();
     await expect.poll(() => redis.scripts, { timeout: 45_000 }).toBeGreaterThanOrEqual(8);
-    expect(aboutRedis()).toEqual(["Redis is unavailable"]);
+    const said = aboutRedis();
+    expect(said[0]).toMatch("Redis is unavailable");
+    expect(said).toEqual([...new Set(said)]);
+    expect(said).not.toContain("Redis is back");
   });
 
   test("for the service's calls, since it answers each too late, it is not taken for usable", async () => {
