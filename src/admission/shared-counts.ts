@@ -24,6 +24,8 @@ const retryMs = 1_000;
  * not used for long, stays reported as lost.
  */
 const settledMs = 5_000;
+/** Causes of one loss that are reported: an error may contain what differs each time. */
+const mostCauses = 5;
 /**
  * How often the connection is tested while no call uses it. Redis, and what is between, may close a connection that is idle for
  * minutes, which is no loss; and a lost Redis is to be reported before the next call has to wait for it.
@@ -130,8 +132,10 @@ export async function shareCounts(
     lost.destroy();
     if (closed) return;
     const cause = String(error);
-    if (!reported.has(cause)) listeners.onLost(error);
-    reported.add(cause);
+    if (reported.size < mostCauses && !reported.has(cause)) {
+      reported.add(cause);
+      listeners.onLost(error);
+    }
     retry = setTimeout(connect, retryMs).unref();
   }
 

@@ -178,6 +178,19 @@ describe("if Redis is unreachable", () => {
     expect(said).toEqual([...new Set(said)]);
   });
 
+  test("with an error that differs each time, a few of them are logged", async () => {
+    const redis = await startFakeRedis();
+    const aboutRedis = await startLogged(redis.port);
+    shortenTimers(1_000);
+    redis.scripts = 0;
+    redis.onScript = () => {
+      redis.answer = `-MOVED ${redis.scripts} 127.0.0.1:7001\r\n`;
+    };
+    redis.closeConnections();
+    await expect.poll(() => redis.scripts, { timeout: 45_000 }).toBeGreaterThanOrEqual(20);
+    expect(aboutRedis().length).toBeLessThanOrEqual(5);
+  });
+
   test("again and again soon after each connection, it stays lost, and no cause is logged twice", async () => {
     const redis = await startFakeRedis();
     const aboutRedis = await startLogged(redis.port);
