@@ -535,8 +535,10 @@ describe("a number that has moved to the other environment", () => {
     const { projectId, liveNumber: number } = await here.createProject();
     const numbers = here.client(DestinationNumberService);
     await numbers.removeDestinationNumber({ number });
+    // However late the call is read, it has to wait for a second.
+    await stopClock(service.db, new Date());
     await service.db.query(
-      "UPDATE destination_number SET removed_at = now() - interval '4 seconds' WHERE number = $1",
+      "UPDATE destination_number SET removed_at = clock.now() - interval '4 seconds' WHERE number = $1",
       [number],
     );
     const move = (timeoutMs?: number) =>
