@@ -530,6 +530,14 @@ describe("as time passes", { shuffle: false }, () => {
         (await scrape(worker.opsUrl)).sum("phoneproof_retention_caught_up_timestamp_seconds");
       const startedAt = await caughtUpAt();
       await expect.poll(caughtUpAt).toBeGreaterThan(startedAt);
+      // Their position shows that the clock was set back.
+      const areStatisticsCounted = async () => {
+        const { rows } = await plain.db.query(
+          "SELECT min(counted_until) > clock.now() - interval '1 day' AS counted FROM statistics_progress",
+        );
+        return rows[0].counted;
+      };
+      await vi.waitUntil(areStatisticsCounted, { timeout: 45_000, interval: 20 });
 
       const positions = async () =>
         (
