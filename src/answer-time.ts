@@ -16,14 +16,12 @@ interface Unanswered {
 }
 
 const unanswered = new Set<Unanswered>();
-let timer: NodeJS.Timeout | undefined;
 const nothing = () => {};
 
 /** Calls `refuse` once if the call, begun now or at `since` by `runningTime`, has not ended in time. Returns what ends it. */
 export function limitAnswerTime(refuse: () => void, since = runningTime.now()): () => void {
   const call = { since, refuse };
   unanswered.add(call);
-  timer ??= setInterval(refuseLate, checkForLateEveryMs).unref();
   return () => {
     unanswered.delete(call);
     // A Set replaces its table again and again, and the collector of young garbage takes what a replaced one holds for being in
@@ -39,7 +37,6 @@ function refuseLate(): void {
     unanswered.delete(call);
     call.refuse();
   }
-  if (unanswered.size > 0) return;
-  clearInterval(timer);
-  timer = undefined;
 }
+
+setInterval(refuseLate, checkForLateEveryMs).unref();
