@@ -35,7 +35,7 @@ export function admitting(
 ): onRequestHookHandler {
   return (request, reply, done) => {
     if (overload.sheds(bucket, reply)) return;
-    const refused = (thrown: unknown) => done(asFailure(thrown));
+    const refused = (thrown: unknown) => endWith(thrown, request, done);
     request.checkpoint = admission.checkpoint();
     identify(admission, request, clientAddress(request), refused, (caller) => {
       if (caller.kind === "service") {
@@ -57,9 +57,14 @@ export function stillAdmitting(admission: Admission): preValidationHookHandler {
     else
       authenticated.then(
         () => done(),
-        (thrown) => done(asFailure(thrown)),
+        (thrown) => endWith(thrown, request, done),
       );
   };
+}
+
+function endWith(thrown: unknown, request: FastifyRequest, done: (failure: Failure) => void): void {
+  request.noteLate?.(thrown);
+  done(asFailure(thrown));
 }
 
 /** Authenticates an admitted call again; undefined if the earlier authentication is still valid. */
@@ -93,6 +98,7 @@ export function answerUnknownRoute(
   const unidentified = (thrown: unknown) => {
     const failure = asFailure(thrown);
     if (failure.code === "project_suspended") refuse(reply, failure);
+    else if (failure.code === "internal_error") fail(failure, request, reply);
     else unknown();
   };
   request.checkpoint = admission.checkpoint();

@@ -47,6 +47,8 @@ declare module "fastify" {
     inFlightSince: number | null;
     /** What its handler returned. */
     answer: unknown;
+    /** Set once it was refused for taking too long: notes an error that it meets besides, which Fastify drops. */
+    noteLate: ((thrown: unknown) => void) | undefined;
   }
 }
 
@@ -160,7 +162,7 @@ export function createGateway({
     // A client that gets no response is not charged for one.
     if (call === undefined || isGone(request.raw)) {
       onFault(request, reply, failure);
-      answer(reply, failure);
+      if (!reply.sent) answer(reply, failure);
       return;
     }
     void admission
@@ -188,8 +190,8 @@ export function createGateway({
   const isBrokenOff = ({ brokenOff, call }: FastifyRequest) => brokenOff !== undefined && call !== undefined;
 
   /**
-   * The result of what the call still waits for is dropped, and an internal error noted, which Fastify drops, too. A broken-off
-   * request may be answered beside Fastify, so not here.
+   * The result of what the call still waits for is dropped, and an internal error noted. A broken-off request may be answered
+   * beside Fastify, so not here.
    */
   const refuseLate = (request: FastifyRequest, reply: FastifyReply): void => {
     if (reply.sent || request.brokenOff !== undefined) return;
@@ -200,9 +202,8 @@ export function createGateway({
       return;
     }
     reply.send(failure);
-    if (request.answer instanceof Promise) {
-      request.answer.catch((thrown) => onFault(request, reply, asFailure(thrown)));
-    }
+    request.noteLate = (thrown) => onFault(request, reply, asFailure(thrown));
+    if (request.answer instanceof Promise) request.answer.catch(request.noteLate);
   };
 
   const gateway = Fastify({
@@ -246,6 +247,7 @@ export function createGateway({
   gateway.decorateRequest("failure", undefined);
   gateway.decorateRequest("inFlightSince", null);
   gateway.decorateRequest("answer", undefined);
+  gateway.decorateRequest("noteLate", undefined);
 
   gateway.addHook("preValidation", (request, reply, done) => {
     if (isBrokenOff(request)) return;

@@ -196,6 +196,11 @@ test("a malformed body writes one line", async () => {
 
 test.for([
   { name: "", table: "verification", send: () => shop.read("vrf_01m7yrddhzfyja3hhg9my162t1") },
+  {
+    name: " that the look-up of a key meets, also for an unknown route,",
+    table: "api_key",
+    send: () => merchant(httpUrl, newCredential("live")).call("GET", "/v1/nowhere"),
+  },
   { name: " that the charge of a refused call meets", table: "usage", send: () => shop.create("{") },
 ])("an internal fault$name also writes a line with its stack", async ({ table, send }) => {
   await service.db.query(`ALTER TABLE ${table} RENAME TO elsewhere`);
