@@ -95,12 +95,24 @@ const pemCertificate = /-----BEGIN ([\w ]*CERTIFICATE)-----[^-]*-----END \1-----
  * read here was judged by what reads it for TLS.
  */
 function faultOfAuthorities(ca: string | null): string | null {
-  const faults = (ca?.match(pemCertificate) ?? []).map((pem) => {
-    const authority = readable(pem);
-    return authority && faultOfTime(authority, "GRPC_TLS_CA");
-  });
+  const authorities = (ca?.match(pemCertificate) ?? []).map(readable).filter((read) => read !== null);
+  const faults = authorities.map((authority) => faultOfChain(authority, authorities));
   return faults.includes(null) ? null : (faults[0] ?? null);
 }
+
+/** TLS accepts a client only by a chain up to a root, of which each is in the file and valid. */
+function faultOfChain(authority: X509Certificate, others: readonly X509Certificate[]): string | null {
+  const fault = faultOfTime(authority, "GRPC_TLS_CA");
+  if (fault !== null || authority.checkIssued(authority)) return fault;
+  const above = others.filter((other) => other !== authority);
+  const faults = above
+    .filter((other) => authority.checkIssued(other))
+    .map((issuer) => faultOfChain(issuer, above));
+  if (faults.includes(null)) return null;
+  return faults[0] ?? `GRPC_TLS_CA names a file without the root certificate of ${nameOf(authority)}`;
+}
+
+const nameOf = ({ subject }: X509Certificate) => subject.replaceAll("\n", ", ");
 
 function readable(pem: string): X509Certificate | null {
   try {

@@ -23,10 +23,24 @@ export function readGrpcTls(files: GrpcTls["files"]): GrpcTls {
 export function refuseUnusableTls(tls: GrpcTls): void {
   // The certificate first by itself, so that the error names the faulty file; the key, which may be another certificate's, last.
   tryTls("GRPC_TLS_CERT", { cert: tls.cert });
+  refuseDisplaced("GRPC_TLS_CERT", tls.cert);
   // Checked as a certificate: as a CA, Node ignores a file that it cannot parse, and every client would then be
   // refused.
-  if (tls.ca !== null) tryTls("GRPC_TLS_CA", { cert: tls.ca });
+  if (tls.ca !== null) {
+    tryTls("GRPC_TLS_CA", { cert: tls.ca });
+    refuseDisplaced("GRPC_TLS_CA", tls.ca);
+  }
   tryTls("GRPC_TLS_KEY", { cert: tls.cert, key: tls.key });
+}
+
+/** In front of a line that begins a certificate: white space or a byte order mark. TLS would ignore that certificate. */
+const displaced = /^[^\S\r\n]+-----BEGIN [\w ]*CERTIFICATE-----/m;
+
+function refuseDisplaced(name: string, pem: string): void {
+  if (!displaced.test(pem)) return;
+  throw new SettingError(
+    `${name} names a file that has white space or a byte order mark in front of a line that begins a certificate`,
+  );
 }
 
 export function tryTls(name: string, options: SecureContextOptions): void {

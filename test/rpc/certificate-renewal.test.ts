@@ -21,6 +21,7 @@ import { certificates } from "./certificates.ts";
 import { statusTo } from "./status-over-tls.ts";
 
 const { authority, otherAuthority, server, renewed, expired, client, strangersClient } = certificates;
+const { expiredAuthority, intermediate, intermediatesClient } = certificates;
 
 const directory = await mkdtemp(path.join(tmpdir(), "phoneproof-renewal-"));
 afterAll(() => rm(directory, { recursive: true }));
@@ -137,6 +138,35 @@ describe("certificate files that are replaced while a process runs", () => {
     await replace(files.ca ?? "", both);
     await expect.poll(() => statusTo(service, { own: strangersClient }), { timeout: 45_000 }).toBe("OK");
     expect(await statusTo(service, { own: client })).toBe("UNAVAILABLE");
+  });
+
+  test.for([
+    {
+      name: "has expired",
+      authorities: [expiredAuthority, intermediate],
+      fault: "GRPC_TLS_CA names a certificate that expired at 2021-01-01T00:00:00.000Z",
+    },
+    {
+      name: "is missing",
+      authorities: [intermediate],
+      fault:
+        "GRPC_TLS_CA names a file without the root certificate of O=phoneproof\\, for tests only, CN=intermediate",
+    },
+  ])("do not replace authorities for clients by an intermediate one whose root $name", async ({
+    authorities,
+    fault,
+  }) => {
+    const chain = path.join(directory, "chain.pem");
+    await writeFile(chain, (await Promise.all(authorities.map((file) => readFile(file, "utf8")))).join(""));
+    const { files, settings, replace } = await placeFiles(chain);
+    const service = await start(settings);
+    expect(service.logged).toContain(`${fault}: every client is refused`);
+    expect(await statusTo(service, { own: intermediatesClient })).toBe("UNAVAILABLE");
+    await replace(files.ca ?? "", authority);
+    await expect.poll(() => statusTo(service, { own: client }), { timeout: 45_000 }).toBe("OK");
+    await replace(files.ca ?? "", chain);
+    await expect.poll(() => service.logged, { timeout: 45_000 }).toContain(`${unusable}: ${fault}`);
+    expect(await statusTo(service, { own: client })).toBe("OK");
   });
 
   test("renew the certificate also while the authorities for clients, which were not replaced, have expired", async () => {

@@ -1,7 +1,8 @@
 /**
  * Certificates and keys for tests only, valid for a hundred years and trusted nowhere else. `server` (for localhost and
  * 127.0.0.1) and `client` are signed by `authority`, `strangersClient` by `otherAuthority`. `renewed` and `expired` have the
- * names of `server` and are self-signed; `expired` was valid in 2020.
+ * names of `server` and are self-signed; `expired` was valid in 2020, as was `expiredAuthority`, which signed `intermediate`, which
+ * signed `intermediatesClient`.
  */
 
 import path from "node:path";
@@ -16,4 +17,10 @@ export const certificates = {
   expired: { cert: file("expired.pem"), key: file("expired-key.pem") },
   client: { cert: file("client.pem"), key: file("client-key.pem") },
   strangersClient: { cert: file("strangers-client.pem"), key: file("strangers-client-key.pem") },
+  expiredAuthority: file("expired-authority.pem"),
+  intermediate: file("intermediate.pem"),
+  intermediatesClient: {
+    cert: file("intermediates-client.pem"),
+    key: file("intermediates-client-key.pem"),
+  },
 } as const;

@@ -347,6 +347,7 @@ describe("unusable TLS settings of gRPC end the start, with a line that names th
     fileWith(`cut-${path.basename(file)}`, firstHalf(await readFile(file, "utf8")));
   const besideCut = async (whole: string, other: string) =>
     fileWith("beside.pem", (await readFile(whole, "utf8")) + firstHalf(await readFile(other, "utf8")));
+  const indented = async (file: string) => (await readFile(file, "utf8")).replaceAll(/^/gm, "  ");
   const settings = Object.keys(usable) as Setting[];
   const empty = await fileWith("empty.pem", "");
   const encrypted = generateKeyPairSync("ec", {
@@ -377,6 +378,24 @@ describe("unusable TLS settings of gRPC end the start, with a line that names th
     ["a truncated key", "GRPC_TLS_KEY", await cut(server.key)],
     ["a truncated authority", "GRPC_TLS_CA", await cut(authority)],
     ["an authority beside a truncated one", "GRPC_TLS_CA", await besideCut(authority, otherAuthority)],
+    [
+      "an authority beside an indented one",
+      "GRPC_TLS_CA",
+      await fileWith("indented.pem", (await readFile(authority, "utf8")) + (await indented(otherAuthority))),
+    ],
+    [
+      "a certificate before an indented intermediate one",
+      "GRPC_TLS_CERT",
+      await fileWith("chain.pem", (await readFile(server.cert, "utf8")) + (await indented(authority))),
+    ],
+    [
+      "an authority behind a byte order mark",
+      "GRPC_TLS_CA",
+      await fileWith(
+        "marked.pem",
+        `\ufeff${await readFile(authority, "utf8")}${await readFile(otherAuthority, "utf8")}`,
+      ),
+    ],
     ["a key", "GRPC_TLS_CA", server.key],
     ["plain text", "GRPC_TLS_CA", await fileWith("text.pem", "the authority")],
     ["a key", "GRPC_TLS_CERT", server.key],
