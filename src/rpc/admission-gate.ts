@@ -75,10 +75,14 @@ export function admissionGate(parts: {
       if (thrown instanceof ProjectSuspended) caller = thrown.caller;
       throw refusal(thrown);
     }
-    if (stream) unauthenticatedStreams.admit(stream);
+    const isUnary = method.methodKind === "unary";
+    const tooMany = stream && isUnary ? countCall(caller, stream) : undefined;
+    // A stream that nothing else counts is not admitted: its refusal may not be taken, and counts among the unauthenticated ones then.
+    if (stream && isUnary && tooMany === undefined) unauthenticatedStreams.admit(stream);
     try {
       rateLimit = await admission.consumeRateLimit(caller, bucket ?? "read");
-      if (stream && method.methodKind === "unary") countCall(caller, stream);
+      if (tooMany !== undefined) throw tooMany;
+      if (stream && !isUnary) unauthenticatedStreams.admit(stream);
       const call: Call = {
         requestId,
         address,

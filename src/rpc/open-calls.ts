@@ -1,5 +1,6 @@
 import type { ServerHttp2Stream } from "node:http2";
 import type { Caller } from "../core/project.ts";
+import { asFailure, type Failure } from "../failures.ts";
 import { CallerBounds } from "./caller-bounds.ts";
 import { isOver } from "./stream-scheduling.ts";
 
@@ -10,12 +11,17 @@ import { isOver } from "./stream-scheduling.ts";
  */
 const most = { inAll: 10_000, each: 2_500 };
 
-/** Counts the unary calls of authenticated callers until their streams close. Refuses calls beyond the limits. */
-export function boundCalls(): (caller: Caller, stream: ServerHttp2Stream) => void {
+/** Counts the unary calls of authenticated callers until their streams close. Returns the refusal of a call beyond the limits. */
+export function boundCalls(): (caller: Caller, stream: ServerHttp2Stream) => Failure | undefined {
   const bounds = new CallerBounds("calls", most);
   return (caller, stream) => {
     // A stream that is over already would not emit `close` again.
-    if (isOver(stream)) return;
-    stream.once("close", bounds.take(caller));
+    if (isOver(stream)) return undefined;
+    try {
+      stream.once("close", bounds.take(caller));
+      return undefined;
+    } catch (thrown) {
+      return asFailure(thrown);
+    }
   };
 }

@@ -716,6 +716,29 @@ test("unread refusals are limited to 500 even on a connection with a valid crede
   }
 });
 
+test.for([
+  { name: "calls", path: "GetVerification", type: "application/json", sent: 4, kept: 2_500 + 500 },
+  { name: "streams", path: "WatchVerification", type: "application/connect+json", sent: 1, kept: 500 },
+])("unread refusals of rate-limited $name are bounded, too", async ({ path, type, sent, kept }) => {
+  suppressTimers(10_000);
+  freezeClock();
+  leaveOutStackTraces();
+  const { liveKey } = await service.createProject({ rateLimitPerMinute: 1 });
+  const authorization = `Bearer ${liveKey}`;
+  const headers = { authorization, "content-type": type };
+  let ended = 0;
+  for (let number = 0; number < sent; number++) {
+    const connection = await connectPlain(service.grpcAddress, { windowBytes: 0 });
+    // With a credential that is known to be valid there, its calls are not counted while that is looked up.
+    const unary = "phoneproof.v1.VerificationService/GetVerification";
+    await connection.untilEnded(connection.call(1, unary, { authorization }, empty));
+    connection.call(900, `phoneproof.v1.VerificationService/${path}`, headers, { leaveOpen: true });
+    const expected = Math.max(0, 900 * (number + 1) - kept) - ended;
+    await expect.poll(() => connection.ended.size - 1, { timeout: 45_000 }).toBe(expected);
+    ended += expected;
+  }
+});
+
 test("a caller has at most 2500 unary calls open in a process, and those that end free their places", async () => {
   // However long it takes to open all of them, none must time out, and the key must not be looked up again: on a busy machine
   // there may be no database connection for that in time.
