@@ -183,6 +183,15 @@ test("the dashboard's metrics exist, and its panels have distinct ids", () => {
   expect(expressions.flatMap(metricsIn).filter((name) => !names.has(name))).toEqual([]);
 });
 
+// Between two bounds a quantile is interpolated: half of the batches of one request would have half a request.
+test("quantiles are drawn of durations only", () => {
+  const quantiles = dashboard.panels
+    .flatMap(({ targets = [] }) => targets.map(({ expr }) => expr))
+    .filter((expr) => expr.includes("histogram_quantile"));
+  expect(quantiles.length).toBeGreaterThan(5);
+  expect(quantiles.flatMap(metricsIn).filter((name) => !name.endsWith("_seconds_bucket"))).toEqual([]);
+});
+
 test("what has a label environment is drawn for the chosen one, or for each by itself", () => {
   const drawn = dashboard.panels.flatMap(({ targets = [] }) => targets.map(({ expr }) => expr));
   const labelled = [...monitoring.matchAll(/^\| `(phoneproof_\w+)` \|([^|]*`environment`[^|]*)\|/gm)].map(
