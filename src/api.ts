@@ -197,7 +197,7 @@ async function startUseCases(
       occupancy,
       clock: createDatabaseClock(database),
       publicBase,
-      onCreated: (environment) => metrics.verifications.count("created", environment, 1),
+      onCreated: metrics.verifications.created,
       onUnplaced: metrics.verifications.unplaced,
     }),
     getVerification: getVerification({ verifications }),

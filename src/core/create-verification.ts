@@ -73,7 +73,7 @@ export function createVerification(parts: {
   /** The base URL of windows, without a trailing slash. Set once the port is known. */
   readonly publicBase: { readonly url: string };
   /** Called for each new verification. */
-  readonly onCreated: (environment: Environment) => void;
+  readonly onCreated: (environment: Environment, projectId: string) => void;
   /** Called for each creation that was refused because there was no number for its code. */
   readonly onUnplaced: (unplaced: Unplaced) => void;
 }): CreateVerification {
@@ -149,7 +149,7 @@ export function createVerification(parts: {
       if (outcome.kind === "created") {
         clock.learn(outcome.created.verification.createdAt);
         occupancy.add(verification.destination, project.codeFormat, verification.code.length);
-        parts.onCreated(environment);
+        parts.onCreated(environment, projectId);
       }
       return { created: outcome.created, replayed: outcome.kind === "replayed" };
     } finally {

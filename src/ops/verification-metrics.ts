@@ -9,7 +9,7 @@ import { briefBuckets, HistogramFamily, type Observed } from "./histogram-family
 
 export type Step = "created" | "verified" | "expired" | "cancelled";
 
-/** How long a project counts as one without a number after a creation found none. */
+/** How long a project counts as one without a number after a creation found none, unless another one then found one. */
 const withoutNumberMs = 600_000;
 /** Enough to tell one project from many. */
 const rememberedProjects = 1_000;
@@ -75,7 +75,7 @@ export function createVerificationMetrics(registry: Registry) {
   const projectsWithoutNumber = new Map(environments.map(withoutNumber));
   new Gauge({
     name: "phoneproof_projects_without_number",
-    help: "Projects whose creations this process refused in the last ten minutes because they have no receiving number, up to 1,000",
+    help: "Projects whose latest creation in this process, of the last ten minutes, was refused because they have no receiving number, up to 1,000",
     labelNames: ["environment"],
     registers: [registry],
     collect() {
@@ -144,6 +144,12 @@ export function createVerificationMetrics(registry: Registry) {
 
   return {
     count,
+
+    created(environment: Environment, projectId: string): void {
+      count("created", environment, 1);
+      const projects = projectsWithoutNumber.get(environment);
+      if (projects !== undefined && projects.size > 0) projects.delete(projectId);
+    },
 
     verified(environment: Environment, seconds: readonly number[]): void {
       count("verified", environment, seconds.length);

@@ -268,6 +268,27 @@ test.for([
   ]);
 });
 
+test("a project that has been given a number is no longer shown as one without, once it has created", async () => {
+  const bare = await service.createProject();
+  const numbers = service.client(DestinationNumberService);
+  await numbers.removeDestinationNumber({ number: bare.liveNumber });
+  const withoutNumber = async () => (await scrape(service.opsUrl)).sum("phoneproof_projects_without_number");
+  const before = await withoutNumber();
+  const { create } = merchant(service.httpUrl, bare.liveKey);
+  expect((await create()).body.error.code).toBe("no_receiving_number");
+  expect(await withoutNumber()).toBe(before + 1);
+  // The other environment says nothing about this one.
+  expect((await merchant(service.httpUrl, bare.testKey).create()).status).toBe(201);
+  expect(await withoutNumber()).toBe(before + 1);
+  await numbers.addDestinationNumber({
+    number: bare.liveNumber,
+    projectId: bare.projectId,
+    environment: Environment.LIVE,
+  });
+  expect((await create()).status).toBe(201);
+  expect(await withoutNumber()).toBe(before);
+});
+
 test("numbers without a free code are counted separately from projects without a number", async () => {
   const full = await service.createProject();
   const missing = async () => {
