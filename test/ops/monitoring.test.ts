@@ -227,6 +227,23 @@ test("every metric of the service is in docs/monitoring.md with its labels and t
   }
 });
 
+interface RuleTests {
+  readonly tests: readonly {
+    readonly alert_rule_test: readonly {
+      readonly alertname: string;
+      readonly exp_alerts: readonly unknown[];
+    }[];
+  }[];
+}
+
+test("for every alert, Prometheus' tests have a time at which it fires", () => {
+  const fired = ["alerts.test.yml", "alerts.week.test.yml"]
+    .flatMap((file) => (parse(read(`deploy/monitoring/${file}`)) as RuleTests).tests)
+    .flatMap((one) => one.alert_rule_test.filter(({ exp_alerts }) => exp_alerts.length > 0))
+    .map(({ alertname }) => alertname);
+  expect([...new Set(fired)].sort()).toEqual(rules.map(({ alert }) => alert).sort());
+});
+
 /** Prometheus' own tool, which Debian packages. The tests above compare the metric names with a live scrape without it. */
 const promtool = ["/usr/bin/promtool"].filter((file) => existsSync(file));
 if (promtool.length === 0) noteAbsence("promtool", "the alert rules, by Prometheus' own tests of them");
