@@ -95,29 +95,41 @@ const pemCertificate = /-----BEGIN ([\w ]*CERTIFICATE)-----[^-]*-----END \1-----
  * read here was judged by what reads it for TLS.
  */
 function faultOfAuthorities(ca: string | null): string | null {
-  const authorities = (ca?.match(pemCertificate) ?? []).map(readable).filter((read) => read !== null);
+  const authorities = (ca?.match(pemCertificate) ?? []).flatMap(readable);
   const faults = authorities.map((authority) => faultOfChain(authority, authorities));
   return faults.includes(null) ? null : (faults[0] ?? null);
 }
 
+interface Authority {
+  readonly certificate: X509Certificate;
+  /** Whether a chain that reaches it needs nothing above it. */
+  readonly isRoot: boolean;
+}
+
 /** TLS accepts a client only by a chain up to a root, of which each is in the file and valid. */
-function faultOfChain(authority: X509Certificate, others: readonly X509Certificate[]): string | null {
-  const fault = faultOfTime(authority, "GRPC_TLS_CA");
-  if (fault !== null || authority.checkIssued(authority)) return fault;
-  const above = others.filter((other) => other !== authority);
+function faultOfChain({ certificate, isRoot }: Authority, others: readonly Authority[]): string | null {
+  const fault = faultOfTime(certificate, "GRPC_TLS_CA");
+  if (fault !== null || isRoot) return fault;
+  const above = others.filter((other) => other.certificate !== certificate);
   const faults = above
-    .filter((other) => authority.checkIssued(other))
+    .filter((other) => certificate.checkIssued(other.certificate))
     .map((issuer) => faultOfChain(issuer, above));
   if (faults.includes(null)) return null;
-  return faults[0] ?? `GRPC_TLS_CA names a file without the root certificate of ${nameOf(authority)}`;
+  return faults[0] ?? `GRPC_TLS_CA names a file without the root certificate of ${nameOf(certificate)}`;
 }
 
 const nameOf = ({ subject }: X509Certificate) => subject.replaceAll("\n", ", ");
 
-function readable(pem: string): X509Certificate | null {
+/**
+ * Roots are self-signed certificates, also a client's own, which need not be allowed to sign others, so that `checkIssued` may refuse
+ * them; and those that OpenSSL has marked as trusted.
+ */
+function readable(pem: string): Authority[] {
   try {
-    return new X509Certificate(pem);
+    const certificate = new X509Certificate(pem);
+    const { subject, issuer } = certificate;
+    return [{ certificate, isRoot: subject === issuer || pem.startsWith("-----BEGIN TRUSTED") }];
   } catch {
-    return null;
+    return [];
   }
 }

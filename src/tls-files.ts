@@ -36,8 +36,11 @@ export function refuseUnusableTls(tls: GrpcTls): void {
 /** In front of a line that begins a certificate: white space or a byte order mark. TLS would ignore that certificate. */
 const displaced = /^[^\S\r\n]+-----BEGIN [\w ]*CERTIFICATE-----/m;
 
+/** In front of the first line of a file, or of the line behind a block: TLS skips it there. */
+const skippedMark = /(^|-----END [\w ]+-----[^\S\n]*\n)\ufeff(?=-)/g;
+
 function refuseDisplaced(name: string, pem: string): void {
-  if (!displaced.test(pem)) return;
+  if (!displaced.test(pem.replace(skippedMark, "$1"))) return;
   throw new SettingError(
     `${name} names a file that has white space or a byte order mark in front of a line that begins a certificate`,
   );

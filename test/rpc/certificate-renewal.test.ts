@@ -21,7 +21,8 @@ import { certificates } from "./certificates.ts";
 import { statusTo } from "./status-over-tls.ts";
 
 const { authority, otherAuthority, server, renewed, expired, client, strangersClient } = certificates;
-const { expiredAuthority, intermediate, intermediatesClient } = certificates;
+const { expiredAuthority, intermediate, intermediatesClient, trustedIntermediate, pinnedClient } =
+  certificates;
 
 const directory = await mkdtemp(path.join(tmpdir(), "phoneproof-renewal-"));
 afterAll(() => rm(directory, { recursive: true }));
@@ -167,6 +168,34 @@ describe("certificate files that are replaced while a process runs", () => {
     await replace(files.ca ?? "", chain);
     await expect.poll(() => service.logged, { timeout: 45_000 }).toContain(`${unusable}: ${fault}`);
     expect(await statusTo(service, { own: client })).toBe("OK");
+  });
+
+  test.for([
+    { name: "clients' own, which are self-signed", pem: [pinnedClient.cert], own: pinnedClient },
+    { name: "an intermediate one that needs no root", pem: [trustedIntermediate], own: intermediatesClient },
+    {
+      name: "several in a file, each behind a byte order mark",
+      pem: [otherAuthority, authority],
+      mark: "\ufeff",
+      own: client,
+    },
+  ])("name any authorities that verify clients for TLS, without a warning: $name", async ({
+    pem,
+    mark = "",
+    own,
+  }) => {
+    const file = path.join(directory, "verifying.pem");
+    const texts = await Promise.all(pem.map((one) => readFile(one, "utf8")));
+    await writeFile(file, texts.map((text) => mark + text).join(""));
+    const { files, settings, replace } = await placeFiles(file);
+    const service = await start(settings);
+    expect(await statusTo(service, { own })).toBe("OK");
+    expect(service.logged.filter((logged) => logged.includes("GRPC_TLS_CA"))).toEqual([]);
+
+    await replace(files.ca ?? "", otherAuthority);
+    await expect.poll(() => statusTo(service, { own }), { timeout: 45_000 }).toBe("UNAVAILABLE");
+    await replace(files.ca ?? "", file);
+    await expect.poll(() => statusTo(service, { own }), { timeout: 45_000 }).toBe("OK");
   });
 
   test("renew the certificate also while the authorities for clients, which were not replaced, have expired", async () => {

@@ -2,7 +2,8 @@
  * Certificates and keys for tests only, valid for a hundred years and trusted nowhere else. `server` (for localhost and
  * 127.0.0.1) and `client` are signed by `authority`, `strangersClient` by `otherAuthority`. `renewed` and `expired` have the
  * names of `server` and are self-signed; `expired` was valid in 2020, as was `expiredAuthority`, which signed `intermediate`, which
- * signed `intermediatesClient`.
+ * signed `intermediatesClient`. `trustedIntermediate` is `intermediate` as OpenSSL writes a certificate that needs no root
+ * (-addtrust clientAuth). `pinnedClient` is self-signed, and may sign no other certificate.
  */
 
 import path from "node:path";
@@ -23,4 +24,6 @@ export const certificates = {
     cert: file("intermediates-client.pem"),
     key: file("intermediates-client-key.pem"),
   },
+  trustedIntermediate: file("trusted-intermediate.pem"),
+  pinnedClient: { cert: file("pinned-client.pem"), key: file("pinned-client-key.pem") },
 } as const;

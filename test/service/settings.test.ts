@@ -389,11 +389,11 @@ describe("unusable TLS settings of gRPC end the start, with a line that names th
       await fileWith("chain.pem", (await readFile(server.cert, "utf8")) + (await indented(authority))),
     ],
     [
-      "an authority behind a byte order mark",
+      "an authority behind an empty line and a byte order mark",
       "GRPC_TLS_CA",
       await fileWith(
         "marked.pem",
-        `\ufeff${await readFile(authority, "utf8")}${await readFile(otherAuthority, "utf8")}`,
+        `${await readFile(authority, "utf8")}\n\ufeff${await readFile(otherAuthority, "utf8")}`,
       ),
     ],
     ["a key", "GRPC_TLS_CA", server.key],
