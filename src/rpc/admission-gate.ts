@@ -45,7 +45,8 @@ export function admissionGate(parts: {
   readonly observer: RpcObserver;
 }): NonNullable<ConnectRouterOptions["requestGate"]> {
   const { admission, unauthenticatedStreams, log, observer } = parts;
-  const countCall = boundCalls();
+  const countCall = boundCalls("calls");
+  const countStream = boundCalls("streams");
   return async ({ method, requestHeader, values }) => {
     const since = runningTime.now();
     const checkpoint = admission.checkpoint();
@@ -75,14 +76,13 @@ export function admissionGate(parts: {
       if (thrown instanceof ProjectSuspended) caller = thrown.caller;
       throw refusal(thrown);
     }
-    const isUnary = method.methodKind === "unary";
-    const tooMany = stream && isUnary ? countCall(caller, stream) : undefined;
-    // A stream that nothing else counts is not admitted: its refusal may not be taken, and counts among the unauthenticated ones then.
-    if (stream && isUnary && tooMany === undefined) unauthenticatedStreams.admit(stream);
+    const count = method.methodKind === "unary" ? countCall : countStream;
+    const tooMany = stream && count(caller, stream);
+    // A stream beyond the limits is not admitted: its refusal may not be taken, and counts among the unauthenticated ones then.
+    if (stream && tooMany === undefined) unauthenticatedStreams.admit(stream);
     try {
       rateLimit = await admission.consumeRateLimit(caller, bucket ?? "read");
       if (tooMany !== undefined) throw tooMany;
-      if (stream && !isUnary) unauthenticatedStreams.admit(stream);
       const call: Call = {
         requestId,
         address,

@@ -23,7 +23,7 @@ type Called = UnaryRequest | StreamRequest;
 
 /**
  * Usage, error translation and the log line of each call, for every service of this package, once the gate has admitted
- * the call and its message has arrived. Streams are bounded here, and authenticated again while they last.
+ * the call and its message has arrived. Streams are authenticated again while they last.
  */
 export function admissionInterceptor(parts: {
   readonly admission: Admission;
@@ -121,7 +121,6 @@ export function admissionInterceptor(parts: {
     function opened(stream: StreamRequest): StreamRequest {
       const ended = new AbortController();
       leave = openStreams.add({
-        caller: call.caller,
         credential: request.header.get("authorization") ?? "",
         authenticate,
         end: (failure) => ended.abort(failure),

@@ -1,10 +1,6 @@
 import type { Admission } from "../admission/admission.ts";
-import type { Caller } from "../core/project.ts";
 import { asFailure, type Failure } from "../failures.ts";
-import { CallerBounds } from "./caller-bounds.ts";
 
-/** Each stream costs some 50 KiB. The limit per caller, a project or a token, leaves room for the others. */
-const most = { inAll: 10_000, each: 2_500 };
 /**
  * How often all credentials are checked again without notice of a change: a notice may be lost, and nothing announces a
  * key's expiry.
@@ -13,7 +9,6 @@ const sweepMs = 1_000;
 
 /** A stream that was admitted. */
 export interface OpenStream {
-  readonly caller: Caller;
   /** As sent. */
   readonly credential: string;
   /** Checks the credential again; rejects if it is no longer valid. */
@@ -24,17 +19,13 @@ export interface OpenStream {
 
 /** The open streams. Each ends when its credential does, even if nothing is sent on it. */
 export interface OpenStreams {
-  /**
-   * Refuses with rate_limited or service_unavailable if there are too many. Call the returned function when the stream
-   * is over.
-   */
+  /** Call the returned function when the stream is over. */
   add(stream: OpenStream): () => void;
   close(): void;
 }
 
 export function keepOpenStreams(admission: Pick<Admission, "onRevision">): OpenStreams {
   const open = new Map<string, Set<OpenStream>>();
-  const bounds = new CallerBounds("streams", most);
 
   /**
    * Once per credential, however many streams have it. Per stream, each administrative change took this process 8 µs: with ten
@@ -58,14 +49,11 @@ export function keepOpenStreams(admission: Pick<Admission, "onRevision">): OpenS
 
   return {
     add(stream) {
-      const giveBack = bounds.take(stream.caller);
       const { credential } = stream;
       const streams = open.get(credential) ?? new Set();
       open.set(credential, streams.add(stream));
       return () => {
-        if (!streams.delete(stream)) return;
-        if (streams.size === 0) open.delete(credential);
-        giveBack();
+        if (streams.delete(stream) && streams.size === 0) open.delete(credential);
       };
     },
 

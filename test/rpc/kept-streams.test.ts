@@ -1,6 +1,9 @@
+import { EventEmitter } from "node:events";
+import type { ServerHttp2Stream } from "node:http2";
 import { expect, onTestFinished, test, vi } from "vitest";
 import type { Caller } from "../../src/core/project.ts";
 import { Failure } from "../../src/failures.ts";
+import { boundCalls } from "../../src/rpc/open-calls.ts";
 import { keepOpenStreams } from "../../src/rpc/open-streams.ts";
 
 const callerOf = (tokenId: string) => ({ kind: "service", tokenId }) as Caller;
@@ -23,9 +26,8 @@ function openSome(count: number) {
   onTestFinished(() => streams.close());
   const ended: string[] = [];
   const checked: string[] = [];
-  const open = (tokenId: string, caller = callerOf(tokenId)) =>
+  const open = (tokenId: string) =>
     streams.add({
-      caller,
       credential: tokenId,
       authenticate: async () => {
         checked.push(tokenId);
@@ -103,27 +105,38 @@ test("after the stop nothing is checked any more", async () => {
   expect(checked).toEqual([]);
 });
 
-test("open streams are limited per caller and in total, and a stream that ends frees its place once", () => {
-  const { open, leave } = openSome(2_500);
-  expect(() => open("one")).toThrow("More than 2500 streams");
-  open("other");
-  // Leaving twice frees one place.
-  leave[0]?.();
-  leave[0]?.();
-  open("one");
-  expect(() => open("one")).toThrow("More than 2500 streams");
+/** Counts streams as the gate does. */
+function countStreams() {
+  const count = boundCalls("streams");
+  return (caller: Caller) => {
+    const stream = Object.assign(new EventEmitter(), { closed: false, destroyed: false });
+    const refusal = count(caller, stream as unknown as ServerHttp2Stream);
+    return { stream, refused: refusal && `${refusal.code}: ${refusal.message}` };
+  };
+}
+
+test("open streams are limited per caller and in total, and a stream that closes frees its place once", () => {
+  const count = countStreams();
+  const open = (tokenId: string) => count(callerOf(tokenId));
+  const first = open("one");
+  for (let stream = 1; stream < 2_500; stream++) open("one");
+  const tooMany = "rate_limited: More than 2500 streams are open: close some.";
+  expect(open("one").refused).toBe(tooMany);
+  first.stream.emit("close");
+  first.stream.emit("close");
+  expect(open("one").refused).toBeUndefined();
+  expect(open("one").refused).toBe(tooMany);
   for (const caller of ["two", "three", "four"]) {
-    const room = caller === "four" ? 2_499 : 2_500;
-    for (let stream = 0; stream < room; stream++) open(caller);
+    for (let stream = 0; stream < 2_500; stream++) expect(open(caller).refused).toBeUndefined();
   }
-  expect(() => open("five")).toThrow(expect.objectContaining({ code: "service_unavailable" }));
+  expect(open("five").refused).toMatch(/^service_unavailable/);
 });
 
 test("all keys of a project share its limit", () => {
-  const { open } = openSome(0);
+  const count = countStreams();
   const openWith = (apiKeyId: string, id = "shop") =>
-    open("", { kind: "merchant", apiKeyId, project: { id } } as Caller);
+    count({ kind: "merchant", apiKeyId, project: { id } } as Caller).refused;
   for (let stream = 0; stream < 2_500; stream++) openWith(`key-${stream % 2}`);
-  expect(() => openWith("key-2")).toThrow("More than 2500 streams");
-  openWith("key-2", "another shop");
+  expect(openWith("key-2")).toMatch("More than 2500 streams");
+  expect(openWith("key-2", "another shop")).toBeUndefined();
 });

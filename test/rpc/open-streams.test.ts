@@ -230,7 +230,7 @@ test("the credential of each open stream is checked every second, without any no
   const streams = keepOpenStreams({ onRevision: () => ({ stop: () => {} }) });
   onTestFinished(streams.close);
   const authenticate = vi.fn(async () => {});
-  streams.add({ caller, credential: "Bearer token", authenticate, end: () => {} });
+  streams.add({ credential: "Bearer token", authenticate, end: () => {} });
   for (const checks of [1, 2]) {
     vi.advanceTimersByTime(999);
     expect(authenticate).toHaveBeenCalledTimes(checks - 1);
@@ -248,7 +248,6 @@ test("a check that fails for want of the database ends no stream; one that finds
   const ended: string[] = [];
   for (const name of ["first", "second"]) {
     streams.add({
-      caller,
       credential: "Bearer token",
       authenticate: async () => {
         throw new Failure(code);
@@ -263,31 +262,6 @@ test("a check that fails for want of the database ends no stream; one that finds
   vi.advanceTimersByTime(1_000);
   await new Promise(setImmediate);
   expect(ended).toEqual(["first: invalid_api_key", "second: invalid_api_key"]);
-});
-
-test("of a caller at most 2,500 streams are open, and of all callers 10,000; those that end free their places", () => {
-  const streams = keepOpenStreams({ onRevision: () => ({ stop: () => {} }) });
-  onTestFinished(streams.close);
-  const open = (tokenId: string) =>
-    streams.add({
-      caller: { ...caller, tokenId },
-      credential: tokenId,
-      authenticate: async () => {},
-      end: () => {},
-    });
-  const leave = open("first");
-  for (let opened = 1; opened < 2_500; opened++) open("first");
-  const tooMany = expect.objectContaining({ code: "rate_limited" });
-  expect(() => open("first")).toThrow(tooMany);
-  leave();
-  open("first");
-  // Over already.
-  leave();
-  expect(() => open("first")).toThrow(tooMany);
-  for (const tokenId of ["second", "third", "fourth"]) {
-    for (let opened = 0; opened < 2_500; opened++) open(tokenId);
-  }
-  expect(() => open("fifth")).toThrow(expect.objectContaining({ code: "service_unavailable" }));
 });
 
 /** The counted refusals over gRPC, by code. */
@@ -717,22 +691,32 @@ test("unread refusals are limited to 500 even on a connection with a valid crede
 });
 
 test.for([
-  { name: "calls", path: "GetVerification", type: "application/json", sent: 4, kept: 2_500 + 500 },
-  { name: "streams", path: "WatchVerification", type: "application/connect+json", sent: 1, kept: 500 },
-])("unread refusals of rate-limited $name are bounded, too", async ({ path, type, sent, kept }) => {
+  { name: "rate-limited calls", path: "GetVerification", type: "application/json" },
+  { name: "rate-limited streams", path: "WatchVerification", type: "application/connect+json" },
+  {
+    name: "streams that their handler refuses",
+    path: "WatchVerification",
+    type: "application/connect+json",
+    scope: ServiceTokenScope.READ,
+  },
+])("unread refusals of $name are bounded, too", async ({ path, type, scope }) => {
   suppressTimers(10_000);
   freezeClock();
   leaveOutStackTraces();
   const { liveKey } = await service.createProject({ rateLimitPerMinute: 1 });
-  const authorization = `Bearer ${liveKey}`;
+  const token = scope && (await service.client(ServiceTokenService).createServiceToken({ scope }));
+  const authorization = `Bearer ${token?.secret ?? liveKey}`;
   const headers = { authorization, "content-type": type };
+  // Of an empty message, in JSON.
+  const more = scope === undefined ? { leaveOpen: true } : { message: Buffer.from("{}") };
+  const kept = 2_500 + 500;
   let ended = 0;
-  for (let number = 0; number < sent; number++) {
+  for (let number = 0; number < 4; number++) {
     const connection = await connectPlain(service.grpcAddress, { windowBytes: 0 });
     // With a credential that is known to be valid there, its calls are not counted while that is looked up.
     const unary = "phoneproof.v1.VerificationService/GetVerification";
     await connection.untilEnded(connection.call(1, unary, { authorization }, empty));
-    connection.call(900, `phoneproof.v1.VerificationService/${path}`, headers, { leaveOpen: true });
+    connection.call(900, `phoneproof.v1.VerificationService/${path}`, headers, more);
     const expected = Math.max(0, 900 * (number + 1) - kept) - ended;
     await expect.poll(() => connection.ended.size - 1, { timeout: 45_000 }).toBe(expected);
     ended += expected;
