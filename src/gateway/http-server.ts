@@ -19,7 +19,6 @@ import type { AnsweredRequest } from "../core/answered-call.ts";
 import { newRequestId } from "../core/ids.ts";
 import { Failure, type FailureCode } from "../failures.ts";
 import { closeGently, lingerAtClose } from "./linger.ts";
-import { isPaused } from "./paused-sockets.ts";
 import {
   afterAnswer,
   afterWaiting,
@@ -195,7 +194,7 @@ function endBroken(unread: UnreadRequests, error: ClientError, socket: Duplex): 
 
 /** Whether it was not the client that was too slow: the rest of its request may have arrived long ago. */
 function isLeftUnread({ code }: ClientError, socket: Socket): boolean {
-  return code === "ERR_HTTP_REQUEST_TIMEOUT" && isPaused(socket) && socket.isPaused();
+  return code === "ERR_HTTP_REQUEST_TIMEOUT" && socket.isPaused();
 }
 
 /** A client that gets no answer may send its request again; after a 400 it would not. */

@@ -869,6 +869,23 @@ describe("a client that stops sending", () => {
     expectHere(await statusesOf(socket)).toEqual(new Array(count).fill("HTTP/1.1 200"));
   });
 
+  test.concurrent("in the middle of a head, which has arrived behind more requests than are read ahead, gets no answer", async ({
+    expect: expectHere,
+    onTestFinished,
+  }) => {
+    const path = "/openapi.json?ahead";
+    const connection = connectionOf(path);
+    const { hostname, port } = new URL(service.httpUrl);
+    const socket = net.connect(Number(port), hostname).pause();
+    onTestFinished(() => void socket.destroy());
+    const request = `GET ${path} HTTP/1.1\r\nHost: localhost\r\n\r\n`;
+    // More than one read from the socket brings.
+    socket.write(request.repeat(5_000));
+    await timeoutOf(await connection);
+    const statuses = await statusesOf(socket);
+    expectHere(new Set(statuses)).toEqual(new Set(["HTTP/1.1 200"]));
+  });
+
   test("gets its answers, also one that is ready and waits for the one before", async () => {
     const { projectId, testKey: key } = await service.createProject();
     await merchant(service.httpUrl, key).create();
