@@ -91,13 +91,18 @@ function faultOfTime({ validFromDate, validToDate }: X509Certificate, name = "GR
 const pemCertificate = /-----BEGIN ([\w ]*CERTIFICATE)-----[^-]*-----END \1-----/g;
 
 /**
- * The first one's fault if all have one: of an old and a new authority in one file, the old one may have expired. One that cannot be
- * read here was judged by what reads it for TLS.
+ * TLS accepts a client only by a chain up to a root that is in the file and valid: the first root's fault if all have one. Of an old
+ * and a new one in a file, the old one may have expired. What cannot be read here was judged by what reads it for TLS.
  */
 function faultOfAuthorities(ca: string | null): string | null {
   const authorities = (ca?.match(pemCertificate) ?? []).flatMap(readable);
-  const faults = authorities.map((authority) => faultOfChain(authority, authorities));
-  return faults.includes(null) ? null : (faults[0] ?? null);
+  const [first] = authorities;
+  if (first === undefined) return null;
+  const faults = authorities
+    .filter(({ isRoot }) => isRoot)
+    .map(({ certificate }) => faultOfTime(certificate, "GRPC_TLS_CA"));
+  if (faults.includes(null)) return null;
+  return faults[0] ?? `GRPC_TLS_CA names a file without the root certificate of ${nameOf(first.certificate)}`;
 }
 
 interface Authority {
@@ -106,23 +111,11 @@ interface Authority {
   readonly isRoot: boolean;
 }
 
-/** TLS accepts a client only by a chain up to a root, of which each is in the file and valid. */
-function faultOfChain({ certificate, isRoot }: Authority, others: readonly Authority[]): string | null {
-  const fault = faultOfTime(certificate, "GRPC_TLS_CA");
-  if (fault !== null || isRoot) return fault;
-  const above = others.filter((other) => other.certificate !== certificate);
-  const faults = above
-    .filter((other) => certificate.checkIssued(other.certificate))
-    .map((issuer) => faultOfChain(issuer, above));
-  if (faults.includes(null)) return null;
-  return faults[0] ?? `GRPC_TLS_CA names a file without the root certificate of ${nameOf(certificate)}`;
-}
-
 const nameOf = ({ subject }: X509Certificate) => subject.replaceAll("\n", ", ");
 
 /**
- * Roots are self-signed certificates, also a client's own, which need not be allowed to sign others, so that `checkIssued` may refuse
- * them; and those that OpenSSL has marked as trusted.
+ * Roots are self-signed certificates, also a client's own, which need not be allowed to sign others; and those that OpenSSL has
+ * marked as trusted.
  */
 function readable(pem: string): Authority[] {
   try {
