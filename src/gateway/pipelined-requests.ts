@@ -98,18 +98,23 @@ function enqueued(socket: Duplex, next: Waiting): boolean {
   const queue = queues.get(socket);
   if (queue === undefined) return false;
   queue.waiting.push(next);
-  if (queue.waiting.length > longestQueue) process.nextTick(() => stopReading(socket, queue));
+  if (queue.waiting.length > longestQueue && !queue.isPaused) stopReading(socket, queue);
   return true;
 }
 
 /**
- * To be called once received data is parsed: Node resumes reading after each request. It also resumes for the body of a
- * request that begins, so requests that arrive then pause the connection again.
+ * Until none waits: Node resumes reading after each request that it has parsed, and for the body of each that begins, which has
+ * arrived if another request follows it.
  */
 function stopReading(socket: Duplex, queue: Queue): void {
-  if (queues.get(socket) !== queue || queue.waiting.length <= longestQueue) return;
   queue.isPaused = true;
   socket.pause();
+  Object.assign(socket, { resume: () => socket });
+}
+
+function readOn(socket: Duplex): void {
+  Reflect.deleteProperty(socket, "resume");
+  if (!isPaused(socket as Socket)) socket.resume();
 }
 
 /** In a round of its own of the event loop: some requests are answered at once, and a connection may hold thousands of them. */
@@ -132,7 +137,7 @@ function advance(socket: Duplex): void {
     next.begin();
   }
   queues.delete(socket);
-  if (queue.isPaused && !isPaused(socket as Socket)) socket.resume();
+  if (queue.isPaused) readOn(socket);
 }
 
 export function isAnswered(response: ServerResponse): boolean {

@@ -605,20 +605,28 @@ describe("answers keep the order of their requests", () => {
     expect(seen).toEqual(Array.from({ length: reads + 1 }, () => "cancelled"));
   });
 
-  test("of many pipelined requests the service reads a limited number ahead, and the rest after its answer", async () => {
-    const shop = merchant(service.httpUrl, testKey);
+  test.for([
+    { name: "reads", method: "GET", action: "", rest: "\r\n" },
+    { name: "requests with bodies", method: "POST", action: "/cancel", rest: "Content-Length: 2\r\n\r\n{}" },
+  ])("of many pipelined $name the service reads a limited number ahead, and the rest after its answer", async ({
+    method,
+    action,
+    rest,
+  }) => {
+    const { testKey: key } = await service.createProject({ rateLimitPerMinute: 10_000 });
+    const shop = merchant(service.httpUrl, key);
     const { body } = await shop.create();
     const path = `/v1/verifications/${body.id}`;
+    const head = `HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${key}\r\n`;
     const padding = `X-Padding: ${"a".repeat(8_000)}\r\n`;
-    const reads = 500;
-    const request =
-      `POST ${path}/cancel HTTP/1.1\r\n${authorised}\r\n` +
-      `GET ${path} HTTP/1.1\r\n${authorised}${padding}\r\n`.repeat(reads);
+    const count = 500;
+    const following = `${method} ${path}${action} ${head}${padding}${rest}`;
+    const request = `POST ${path}/cancel ${head}\r\n${following.repeat(count)}`;
     const lock = await service.db.connect();
     onTestFinished(() => lock.release(true));
     await lock.query("BEGIN; LOCK TABLE verification IN EXCLUSIVE MODE");
     const connection = connectionOf(`${path}/cancel`);
-    const answered = exchange(service.httpUrl, request, { answers: reads + 1 });
+    const answered = exchange(service.httpUrl, request, { answers: count + 1 });
     const socket = await connection;
     await vi.waitUntil(() => socket.isPaused() || socket.bytesRead === request.length, { timeout: 45_000 });
     expect((await shop.call("GET", path)).body.status).toBe("pending");
@@ -627,7 +635,7 @@ describe("answers keep the order of their requests", () => {
     // Some seventy requests, and what one more read from the socket brings.
     expect(readBefore).toBeLessThan(1_000_000);
     const seen = (await answered).map((answer) => (JSON.parse(answer.body) as AnswerBody).status);
-    expect(seen).toEqual(Array.from({ length: reads + 1 }, () => "cancelled"));
+    expect(seen).toEqual(Array.from({ length: count + 1 }, () => "cancelled"));
     expect(socket.bytesRead).toBe(request.length);
   });
 
@@ -884,6 +892,30 @@ describe("a client that stops sending", () => {
     await timeoutOf(await connection);
     const statuses = await statusesOf(socket);
     expectHere(new Set(statuses)).toEqual(new Set(["HTTP/1.1 200"]));
+  });
+
+  test.concurrent("in the middle of a head, behind many requests that wait, still gets the answers before it", async ({
+    expect: expectHere,
+    onTestFinished,
+  }) => {
+    const { testKey: key } = await service.createProject();
+    const { body } = await merchant(service.httpUrl, key).create();
+    const path = `/v1/verifications/${body.id}/cancel`;
+    const connection = connectionOf(path);
+    const lock = await service.db.connect();
+    onTestFinished(() => lock.release(true));
+    await lock.query(`BEGIN; SELECT FROM verification WHERE id = '${decodeId("vrf_", body.id)}' FOR UPDATE`);
+    const { hostname, port } = new URL(service.httpUrl);
+    const socket = net.connect(Number(port), hostname);
+    onTestFinished(() => void socket.destroy());
+    const head = `Host: localhost\r\nAuthorization: Bearer ${key}\r\n`;
+    const count = 100;
+    socket.write(`POST ${path} HTTP/1.1\r\n${head}\r\n`.repeat(count).concat("GET /v1/n"));
+    await timeoutOf(await connection);
+    await lock.query("ROLLBACK");
+    const statuses = await statusesOf(socket);
+    expectHere(statuses).toHaveLength(count);
+    expectHere(statuses).not.toContain("HTTP/1.1 400");
   });
 
   test("gets its answers, also one that is ready and waits for the one before", async () => {
