@@ -35,6 +35,9 @@ const roomForEachBytes = 2 * maxGroupBytes;
 /** For requests that are being decompressed: one per thread of libuv's pool, which decompresses them. */
 const decompressionBytes = 4 * maxGroupBytes;
 
+/** Nothing reads fields that a message does not know. Keeping them took up to 50 ms for one of 64 KiB, instead of 5. */
+export const binaryReading = { readUnknownFields: false };
+
 /** gRPC's own services, which take no credential: health and reflection. */
 export function standardRoutes(router: ConnectRouter, isReady: () => Promise<boolean>): void {
   healthRoutes(
@@ -94,6 +97,7 @@ function inboundMessageRoute(router: ConnectRouter, takeMessages: TakeInboundMes
   const options = {
     grpcWeb: false,
     readMaxBytes: maxGroupBytes,
+    binaryOptions: binaryReading,
     acceptCompression: countedCompressions(decompressionRoom),
   };
   router.rpc(

@@ -28,7 +28,7 @@ import { strictJson } from "./json-messages.ts";
 import { messageTimeoutKey, messageTimeoutSignal, startMessageTimeout } from "./message-timeout.ts";
 import { clientStreamingMethods, ownMethods } from "./methods.ts";
 import { keepOpenStreams } from "./open-streams.ts";
-import { admittedRoutes, standardRoutes } from "./routes.ts";
+import { admittedRoutes, binaryReading, standardRoutes } from "./routes.ts";
 import { keepSessions } from "./sessions.ts";
 import { createShutdown } from "./shutdown.ts";
 import { scheduleStreams } from "./stream-scheduling.ts";
@@ -64,6 +64,11 @@ const sessionWindowBytes = 4 * 1024 * 1024;
 const maxInvalidFrames = 20;
 /** Any request but those of inbound messages: as much as the gateway accepts. */
 const maxMessageBytes = 64 * 1024;
+/**
+ * A request for health or reflection, which takes no credential: a name, or the number of an extension. One of 64 KiB takes
+ * milliseconds to decode, and a connection can send a thousand at once.
+ */
+const maxStandardMessageBytes = 1024;
 /** Calls and streams that are still open after this are cut. */
 const closeGraceMs = 3_000;
 
@@ -179,6 +184,7 @@ export function createRpcServer(parts: {
     grpcWeb: false,
     jsonOptions: strictJson,
     readMaxBytes: maxMessageBytes,
+    binaryOptions: binaryReading,
     acceptCompression: compressions,
     shutdownSignal: shutdown.signal,
     contextValues: (request: Arrival) => {
@@ -189,7 +195,11 @@ export function createRpcServer(parts: {
         .set(messageTimeoutKey, messageTimeoutSignal(raw));
     },
   };
-  server.register(fastifyConnectPlugin, { ...common, routes: (router) => standardRoutes(router, isReady) });
+  server.register(fastifyConnectPlugin, {
+    ...common,
+    readMaxBytes: maxStandardMessageBytes,
+    routes: (router) => standardRoutes(router, isReady),
+  });
   const admitted = {
     ...common,
     requestGate: tracing ? tracedGate(tracing, gate) : gate,

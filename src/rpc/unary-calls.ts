@@ -3,7 +3,7 @@
  * which a stream needs and a single message does not: they cost more than all the rest of a call.
  */
 
-import type { DescMethodUnary } from "@bufbuild/protobuf";
+import type { BinaryReadOptions, DescMethodUnary } from "@bufbuild/protobuf";
 import {
   Code,
   ConnectError,
@@ -50,6 +50,7 @@ import { around, bytesOf, prefixBytes } from "./handlers.ts";
 export interface UnaryOptions {
   readonly acceptCompression: Compression[];
   readonly readMaxBytes: number;
+  readonly binaryOptions: Partial<BinaryReadOptions>;
   readonly requestGate: (context: HandlerContext) => void | Promise<void>;
   readonly interceptors: Interceptor[];
   readonly shutdownSignal: AbortSignal;
@@ -87,7 +88,12 @@ export function answerUnary(
 ): UniversalHandler {
   const { acceptCompression, requestGate, interceptors, shutdownSignal } = options;
   const limits = validateReadWriteMaxBytes(options.readMaxBytes, undefined, undefined);
-  const serialization = createMethodSerializationLookup(spec.method, undefined, undefined, limits);
+  const serialization = createMethodSerializationLookup(
+    spec.method,
+    options.binaryOptions,
+    undefined,
+    limits,
+  );
   const { parse } = serialization.getI(true);
   const { serialize } = serialization.getO(true);
 

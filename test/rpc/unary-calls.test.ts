@@ -74,6 +74,11 @@ const cases: Readonly<Record<string, Case>> = {
   "a message": {},
   "a message within a larger buffer": { chunks: [Buffer.concat([bytes(9), envelope(message)]).subarray(9)] },
   "an empty message": { chunks: [envelope(bytes(0))] },
+  "a field that nothing knows, and that is not kept": {
+    chunks: [envelope(Uint8Array.of(0x78, 1))],
+    implementation: ({ $unknown = [] }) => ({ verification: { id: `${$unknown.length} kept` } }),
+    options: { binaryOptions: { readUnknownFields: false } },
+  },
   "a message byte by byte": { chunks: bytesOf(envelope(message)) },
   "its head apart": { chunks: [envelope(message).subarray(0, 5), envelope(message).subarray(5)] },
   "empty chunks around it": { chunks: [bytes(0), envelope(message), bytes(0)] },
@@ -178,6 +183,7 @@ function handlersOf({ implementation = named, options }: Case) {
   const all: UnaryOptions = {
     acceptCompression: [compressionGzip, compressionBrotli],
     readMaxBytes,
+    binaryOptions: {},
     requestGate: () => {},
     interceptors: [],
     shutdownSignal: new AbortController().signal,
@@ -251,6 +257,7 @@ test("a plain message does not go through Connect's handler, and any other does"
     const ours = answerUnary(watched, spec, {
       acceptCompression: [compressionGzip],
       readMaxBytes,
+      binaryOptions: {},
       requestGate: () => {},
       interceptors: [],
       shutdownSignal: new AbortController().signal,
