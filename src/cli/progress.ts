@@ -20,7 +20,7 @@ export class Tally {
   }
 
   get perSecond(): number {
-    return this.messages / Math.max(this.seconds, 0.001);
+    return this.messages / this.seconds;
   }
 
   /** Most frequent first. */

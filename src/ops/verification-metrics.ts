@@ -147,8 +147,7 @@ export function createVerificationMetrics(registry: Registry) {
 
     created(environment: Environment, projectId: string): void {
       count("created", environment, 1);
-      const projects = projectsWithoutNumber.get(environment);
-      if (projects !== undefined && projects.size > 0) projects.delete(projectId);
+      projectsWithoutNumber.get(environment)?.delete(projectId);
     },
 
     verified(environment: Environment, seconds: readonly number[]): void {

@@ -95,4 +95,6 @@ test("outcomes that do not fit in the line are summed as others, after the most 
   expect(line(85)).toBe(`${known}  NO_MATCH 8,000  SENDER_MISMATCH 1,500  others 500`);
   expect(line(84)).toBe(`${known}  NO_MATCH 8,000  others 2,000`);
   expect(line(50)).toBe(`${known}  others 10,000`);
+  // Narrower than what is never left out.
+  expect(line(10)).toBe("100,000  10,000/s  others 100,000");
 });
