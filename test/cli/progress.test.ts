@@ -1,5 +1,5 @@
 import { expect, onTestFinished, test, vi } from "vitest";
-import { ProgressDisplay, progressLine, Tally } from "../../src/cli/progress.ts";
+import { ProgressDisplay, progressLine, summary, Tally } from "../../src/cli/progress.ts";
 
 test.for([
   { done: "less than a hundredth", bytes: 99, share: "0%", left: false },
@@ -97,4 +97,19 @@ test("outcomes that do not fit in the line are summed as others, after the most 
   expect(line(50)).toBe(`${known}  others 10,000`);
   // Narrower than what is never left out.
   expect(line(10)).toBe("100,000  10,000/s  others 100,000");
+});
+
+test("the summary counts the receipts of each outcome, the most frequent first, and the duplicates", () => {
+  stopTime();
+  const tally = new Tally();
+  vi.advanceTimersByTime(2_000);
+  expect(summary(tally)).toBe("0 receipts in 2.0 s (0 per second).");
+  tally.messages = 1_200;
+  for (let times = 0; times < 200; times++) tally.count("NO_MATCH");
+  for (let times = 0; times < 1_000; times++) tally.count("VERIFIED");
+  const outcomes = ["OUTCOME   MESSAGES", "VERIFIED     1,000", "NO_MATCH       200", "", ""].join("\n");
+  const total = "1,200 receipts in 2.0 s (600 per second)";
+  expect(summary(tally)).toBe(`${outcomes}${total}.`);
+  tally.duplicates = 3;
+  expect(summary(tally)).toBe(`${outcomes}${total}, 3 of them duplicates.`);
 });

@@ -12,6 +12,7 @@ import {
 } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import type { ClaimBounds } from "../../src/core/webhook.ts";
+import { WebhookEventType } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { EndpointSlots } from "../../src/jobs/endpoint-slots.ts";
 import { type Database, openDatabase } from "../../src/storage/database.ts";
 import { createWebhookDeliveries, type WebhookDeliveries } from "../../src/storage/webhook-deliveries.ts";
@@ -286,6 +287,16 @@ describe("a claim", () => {
   test("beyond slowLimit, endpoints that are not listed get one each", async () => {
     const names = await withEvents(3, 3);
     expect(await claimed({ ...wide, slowLimit: 0, endpoints: [] }, names)).toEqual([1, 1]);
+  });
+
+  test("takes no more for an endpoint than it has room for, also if events of two versions of it are due", async () => {
+    const shop = await openShop(service);
+    for (const events of [[], [WebhookEventType.VERIFICATION_CANCELLED]]) {
+      await shop.setWebhook("http://127.0.0.1:1/hook", events);
+      for (let event = 0; event < 2; event++) await shop.event();
+    }
+    const { attempts } = await deliveries.claim({ ...wide, perEndpoint: 3, endpoints: [] });
+    expect(attempts).toHaveLength(3);
   });
 
   test("takes no events of a disabled webhook, also if more are due than one claim sets aside", async () => {
