@@ -1,0 +1,59 @@
+import { expect, onTestFinished, test, vi } from "vitest";
+import { type Column, table } from "../../src/cli/layout.ts";
+
+type Row = Readonly<Record<"id" | "note" | "place" | "size", string>>;
+
+const columns: readonly Column<Row>[] = [
+  { heading: "ID", value: ({ id }) => id, rank: 1 },
+  { heading: "NOTE", value: ({ note }) => note, rank: 2, shortens: 8 },
+  { heading: "PLACE", value: ({ place }) => place, rank: 3, shortens: 8, keepsEnd: true },
+  { heading: "SIZE", value: ({ size }) => size, rank: 4 },
+];
+
+// Hangul takes two columns of a terminal.
+const row = { id: "0123456789", note: "한글로 된 메모입니다", place: "서울특별시 종로구 1번지", size: "7" };
+
+test.for([
+  { width: 63, shown: ["0123456789  한글로 된 메모입니다  서울특별시 종로구 1번지  7"] },
+  { width: 62, shown: ["0123456789  한글로 된 메모입니다  서울특별시 …로구 1번지  7"] },
+  { width: 36, shown: ["0123456789  한글로 …  서울…지   7"] },
+  { width: 35, shown: ["0123456789  한글로 된 메…  서울…지", "SIZE"] },
+  { width: 20, shown: ["0123456789  한글로 …", "PLACE, SIZE"] },
+  // SIZE would fit, but is less important than what does not.
+  { width: 19, shown: ["0123456789", "NOTE, PLACE, SIZE"] },
+  { width: 5, shown: ["0123456789", "NOTE, PLACE, SIZE"] },
+])("in $width columns a table shortens and leaves out the least important first, and never the most important", ({
+  width,
+  shown: [line, leftOut],
+}) => {
+  vi.stubEnv("COLUMNS", String(width));
+  onTestFinished(() => void vi.unstubAllEnvs());
+  const [, ...lines] = table(columns, [row]).split("\n");
+  const note =
+    leftOut === undefined ? [] : [`No room for ${leftOut}: a wider terminal or --json shows them.`];
+  expect(lines).toEqual([line, ...note]);
+});
+
+test.for([
+  { width: 46, near: "2026-11-21 15:41:00  한글로 된 메…", far: "2025-11-21 15:41:00  한글로 된 메…" },
+  // Five columns are no use to the time, so the note has them.
+  { width: 38, near: "11-21 15:41  한글로 된 메…", far: "2025-11-21   한글로 된 메…" },
+])("in $width columns a time is shown whole, or without year and seconds, or without its time if it is half a year away", ({
+  width,
+  ...expected
+}) => {
+  vi.stubEnv("COLUMNS", String(width));
+  vi.useFakeTimers({ toFake: ["Date"], now: new Date(2026, 11, 1) });
+  onTestFinished(() => {
+    vi.unstubAllEnvs();
+    vi.useRealTimers();
+  });
+  const years = [2026, 2025];
+  const withTime: readonly Column<number>[] = [
+    { heading: "ID", value: () => row.id, rank: 1 },
+    { heading: "CREATED", value: (year) => new Date(year, 10, 21, 15, 41), rank: 2 },
+    { heading: "NOTE", value: () => row.note, rank: 3, shortens: 8 },
+  ];
+  const [, near, far] = table(withTime, years).split("\n");
+  expect([near, far]).toEqual([`${row.id}  ${expected.near}`, `${row.id}  ${expected.far}`]);
+});
