@@ -1,5 +1,6 @@
 import { expect, onTestFinished, test, vi } from "vitest";
 import { type Column, table } from "../../src/cli/layout.ts";
+import { displayWidth } from "../../src/cli/terminal.ts";
 
 type Row = Readonly<Record<"id" | "note" | "place" | "size", string>>;
 
@@ -56,4 +57,17 @@ test.for([
   ];
   const [, near, far] = table(withTime, years).split("\n");
   expect([near, far]).toEqual([`${row.id}  ${expected.near}`, `${row.id}  ${expected.far}`]);
+});
+
+test.for([
+  { name: "Hangul", text: "가힣", width: 4 },
+  { name: "Hangul in parts", text: "가힣".normalize("NFD"), width: 4 },
+  { name: "the first and the last of the kana", text: "\u3041\u30ff", width: 4 },
+  { name: "a letter and its accent", text: "e\u0301", width: 1 },
+  { name: "an accent without a letter", text: "\u0301", width: 0 },
+  { name: "a sign that may be an emoji", text: "✔©", width: 2 },
+  { name: "the same as emoji", text: "✔\ufe0f©\ufe0f", width: 4 },
+  { name: "an emoji of several people", text: "👨\u200d👩\u200d👧", width: 2 },
+])("$name: the text takes $width columns", ({ text, width }) => {
+  expect(displayWidth(text)).toBe(width);
 });
