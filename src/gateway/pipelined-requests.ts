@@ -79,8 +79,7 @@ function beginBeside(socket: Duplex, begin: () => void): void {
   const before = newestReplies.get(socket);
   begin();
   const own = newestReplies.get(socket);
-  if (own === undefined || own === before || before === undefined || isAnswered(before.raw)) return;
-  besides.set(own, (besides.get(before) ?? 0) + 1);
+  if (own !== undefined && before !== undefined) besides.set(own, (besides.get(before) ?? 0) + 1);
 }
 
 /** RFC 9110, 9.2.1. */

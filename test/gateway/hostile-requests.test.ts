@@ -48,6 +48,13 @@ function connectionOf(path: string): Promise<net.Socket> {
   });
 }
 
+async function statusesOf(socket: net.Socket) {
+  const pieces: Buffer[] = [];
+  for await (const piece of socket) pieces.push(piece);
+  const text = Buffer.concat(pieces).toString("latin1");
+  return text.match(/HTTP\/1\.1 \d+/g);
+}
+
 /** Resolves when the service gives up waiting for the rest of a request on this socket of its own. */
 function timeoutOf(socket: net.Socket): Promise<void> {
   const { server } = socket as net.Socket & { readonly server: net.Server };
@@ -605,6 +612,39 @@ describe("answers keep the order of their requests", () => {
     expect(seen).toEqual(Array.from({ length: reads + 1 }, () => "cancelled"));
   });
 
+  test("a cancel behind two reads begins when both have been answered, not only the first", async () => {
+    const shop = merchant(service.httpUrl, testKey);
+    const path = `/v1/verifications/${(await shop.create()).body.id}`;
+    const lock = await service.db.connect();
+    onTestFinished(() => lock.release(true));
+    await lock.query("BEGIN; LOCK TABLE verification IN ACCESS EXCLUSIVE MODE");
+    let isBegun = false;
+    const note = (message: unknown) => {
+      if ((message as { request: FastifyRequest }).request.url === `${path}/cancel`) isBegun = true;
+    };
+    subscribe("tracing:fastify.request.handler:start", note);
+    onTestFinished(() => void unsubscribe("tracing:fastify.request.handler:start", note));
+    const { hostname, port } = new URL(service.httpUrl);
+    const connection = connectionOf("/v1/none");
+    const socket = net.connect(Number(port), hostname);
+    onTestFinished(() => void socket.destroy());
+    const statuses = statusesOf(socket);
+    const reads = `GET /v1/none HTTP/1.1\r\nHost: a\r\n\r\nGET ${path} HTTP/1.1\r\n${authorised}\r\n`;
+    const answered = once(socket, "data");
+    socket.write(reads);
+    const accepted = await connection;
+    await answered;
+    await untilWaiting(service.db, 1);
+    const sent = `POST ${path}/cancel HTTP/1.1\r\n${authorised}${last}\r\n`;
+    socket.write(sent);
+    await vi.waitUntil(() => accepted.bytesRead === (reads + sent).length, { timeout: 45_000 });
+    expect((await fetch(`${service.httpUrl}/v1/none`)).status).toBe(404);
+    expect(isBegun).toBe(false);
+    await lock.query("ROLLBACK");
+    expect(await statuses).toEqual(["HTTP/1.1 404", "HTTP/1.1 200", "HTTP/1.1 200"]);
+    expect(isBegun).toBe(true);
+  });
+
   test.for([
     { name: "reads", method: "GET", action: "", rest: "\r\n" },
     { name: "requests with bodies", method: "POST", action: "/cancel", rest: "Content-Length: 2\r\n\r\n{}" },
@@ -848,13 +888,6 @@ describe("a client that stops sending", () => {
     await closed;
     expectHere(received.match(/HTTP\/1\.1 \d+/g)).toEqual(["HTTP/1.1 404"]);
   });
-
-  async function statusesOf(socket: net.Socket) {
-    const pieces: Buffer[] = [];
-    for await (const piece of socket) pieces.push(piece);
-    const text = Buffer.concat(pieces).toString("latin1");
-    return text.match(/HTTP\/1\.1 \d+/g);
-  }
 
   test.concurrent("in the middle of a head, which this side does not read, still gets the answers before it", async ({
     expect: expectHere,
