@@ -26,10 +26,12 @@ interface Waiting {
 const longestQueue = 64;
 
 /**
- * Reads that may begin beside the first one of a connection. A single piece of received data holds more than a thousand: if all
- * began at once, nobody else would be served meanwhile, and all of their responses would be in memory if nobody reads them.
+ * Reads of a connection that may be worked on at once, and how many of them begin in one round of the event loop. A single piece of
+ * received data holds more than a thousand: if all began at once, nobody else would be served meanwhile, and all of their responses
+ * would be in memory if nobody reads them.
  */
-const mostBeside = 8;
+const mostAtOnce = 64;
+const mostInRound = 8;
 
 /** Of a request that began beside those before it: how many have since the last that began alone. */
 const besides = new WeakMap<FastifyReply, number>();
@@ -63,24 +65,29 @@ export function isFollowed(socket: Duplex): boolean {
 export function inTurn(request: IncomingMessage, listener: () => void): void {
   const { socket } = request;
   const waitsFor = (newest: FastifyReply) =>
-    !(isSafe(request) && isSafe(newest.request.raw)) || (besides.get(newest) ?? 0) >= mostBeside;
+    !(isSafe(request) && isSafe(newest.request.raw)) || besidesOf(newest) === mostAtOnce - 1;
   const begin = () => beginBeside(socket, listener);
   if (enqueued(socket, { waitsFor, begin })) return;
   const newest = newestReplies.get(socket);
-  if (newest === undefined || !waitsFor(newest)) {
+  if (newest === undefined || !(waitsFor(newest) || endsRound(newest))) {
     begin();
     return;
   }
   queues.set(socket, { waiting: [{ waitsFor, begin }], isPaused: false });
-  advanceAfter(newest.raw, socket);
+  if (waitsFor(newest)) advanceAfter(newest.raw, socket);
+  else setImmediate(advance, socket);
 }
 
 function beginBeside(socket: Duplex, begin: () => void): void {
   const before = newestReplies.get(socket);
   begin();
   const own = newestReplies.get(socket);
-  if (own !== undefined && before !== undefined) besides.set(own, (besides.get(before) ?? 0) + 1);
+  if (own !== undefined && before !== undefined) besides.set(own, besidesOf(before) + 1);
 }
+
+const besidesOf = (reply: FastifyReply) => besides.get(reply) ?? 0;
+
+const endsRound = (reply: FastifyReply) => (besidesOf(reply) + 1) % mostInRound === 0;
 
 /** RFC 9110, 9.2.1. */
 function isSafe({ method }: IncomingMessage): boolean {
@@ -121,19 +128,24 @@ function advanceAfter(response: ServerResponse, socket: Duplex): void {
   afterAnswer(response, () => setImmediate(advance, socket));
 }
 
-/** To be called when the newest response has left. Requests that still wait when the connection ends do not begin. */
+/** To be called when the newest response has left, or in a new round. Requests that still wait when the connection ends do not begin. */
 function advance(socket: Duplex): void {
   const queue = queues.get(socket);
   if (queue === undefined) return;
+  let isRoundOver = false;
   for (let next = queue.waiting.shift(); next !== undefined; next = queue.waiting.shift()) {
     const newest = newestReplies.get(socket);
-    if (newest !== undefined && !isAnswered(newest.raw) && next.waitsFor(newest)) {
+    const waits = newest !== undefined && !isAnswered(newest.raw) && next.waitsFor(newest);
+    if (waits || isRoundOver) {
       queue.waiting.unshift(next);
-      advanceAfter(newest.raw, socket);
+      if (waits) advanceAfter(newest.raw, socket);
+      else setImmediate(advance, socket);
       return;
     }
     if (!socket.writable) break;
     next.begin();
+    const begun = newestReplies.get(socket);
+    isRoundOver = begun !== undefined && endsRound(begun);
   }
   queues.delete(socket);
   if (queue.isPaused) readOn(socket);
