@@ -65,7 +65,7 @@ export function isFollowed(socket: Duplex): boolean {
 export function inTurn(request: IncomingMessage, listener: () => void): void {
   const { socket } = request;
   const waitsFor = (newest: FastifyReply) =>
-    !(isSafe(request) && isSafe(newest.request.raw)) || besidesOf(newest) === mostAtOnce - 1;
+    !(isSafe(request) && isSafe(newest.request.raw)) || besidesOf(newest) >= mostAtOnce - 1;
   const begin = () => beginBeside(socket, listener);
   if (enqueued(socket, { waitsFor, begin })) return;
   const newest = newestReplies.get(socket);
