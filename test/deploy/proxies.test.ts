@@ -116,6 +116,18 @@ function listensOn(port: number): Promise<boolean> {
 
 const check = "grpc.health.v1.Health/Check";
 
+test.for(proxies)("the page's excerpt for $name leads to both ports, and to its own examples only", ({
+  files,
+}) => {
+  const [written = ""] = Object.values(files("/nowhere", { http: 1, grpc: 2 }));
+  expect(written).toContain(new URL(service.httpUrl).host);
+  expect(written).toContain(service.grpcAddress);
+  expect(written).toMatch(/127\.0\.0\.1[: ]|bind 127\.0\.0\.1/);
+  expect(written).toMatch(/:1\b/);
+  expect(written).toMatch(/:2\b/);
+  expect(written).not.toContain("10.0.0.");
+});
+
 for (const proxy of proxies) {
   if (findProgram(proxy.program) === undefined) {
     noteAbsence(proxy.program, `the excerpts for ${proxy.name}`);
