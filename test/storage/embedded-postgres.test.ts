@@ -461,6 +461,61 @@ if (canRunAsOther)
     });
   });
 
+const keepingRight = [
+  "--reuid=1",
+  "--clear-groups",
+  "--inh-caps=+dac_override",
+  "--ambient-caps=+dac_override",
+];
+const canKeepRight = spawnSync("setpriv", [...keepingRight, "true"]).status === 0;
+if (!canKeepRight)
+  noteAbsence("root, or setpriv and the right to use it", "root on files that are its alone");
+if (canKeepRight)
+  describe("root where new namespaces are forbidden, on files that no other user reaches,", () => {
+    let closed: string;
+    let data: string;
+
+    beforeEach(async () => {
+      closed = await emptyDirectory();
+      data = path.join(closed, "data");
+      const programs = await emptyDirectory();
+      const setpriv = spawnSync("sh", ["-c", "command -v setpriv"], { encoding: "utf8" }).stdout.trim();
+      await symlink(setpriv, path.join(programs, "setpriv"));
+      // Without unshare, which a container lets nobody use.
+      vi.stubEnv("PATH", programs);
+      onTestFinished(() => {
+        vi.unstubAllEnvs();
+      });
+    });
+
+    const ownerOf = async (file: string) => (await stat(file)).uid;
+    const answerOf = (server: EmbeddedPostgres) => query(server, "SELECT answer FROM kept");
+
+    test("starts Postgres for the first time, and again, as a user who keeps the right to reach them", async () => {
+      const first = await start({ dataDir: data });
+      await query(first, "CREATE TABLE kept AS SELECT 42 AS answer");
+      const user = await ownerOf(`/proc/${await serverPid(data)}`);
+      expect(user).not.toBe(0);
+      await first.stop();
+      expect((await stat(closed)).mode & 0o777).toBe(0o700);
+      const again = await start({ dataDir: data });
+      expect(await ownerOf(`/proc/${await serverPid(data)}`)).toBe(user);
+      expect(await answerOf(again)).toEqual([42]);
+    });
+
+    test("takes over a database that root used in a namespace, and gives it back", async () => {
+      await mkdir(data);
+      await promisify(execFile)("/bin/cp", ["-a", `${initialised}/.`, data]);
+      await promisify(execFile)("/bin/chown", ["-R", "0:0", data]);
+      const server = await start({ dataDir: data });
+      await query(server, "CREATE TABLE kept AS SELECT 42 AS answer");
+      await server.stop();
+      expect(await ownerOf(path.join(data, "postgres/PG_VERSION"))).not.toBe(0);
+      vi.unstubAllEnvs();
+      expect(await answerOf(await start({ dataDir: data }))).toEqual([42]);
+    });
+  });
+
 test("a restart keeps the data, and a stop leaves no socket directory behind", async () => {
   await initialise();
   const before = await start();

@@ -33,6 +33,19 @@ function asUser({ uid, gid }: { uid: number; gid: number }): Launch {
 }
 
 /**
+ * Another user, who keeps root's right to reach any file: where new namespaces are forbidden and the files are root's alone (a
+ * clone under /root in a container). `setpriv` replaces itself by the program, too.
+ */
+function asUserOfAnyFile(user: { uid: number; gid: number }): Launch {
+  const as = [`--reuid=${user.uid}`, `--regid=${user.gid}`, "--clear-groups"];
+  const right = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"];
+  return {
+    command: (binary, args) => ({ file: "setpriv", args: [...as, ...right, "--", binary, ...args] }),
+    owner: user,
+  };
+}
+
+/**
  * Returns the first way of running Postgres that reaches both its program and `dataDir`. Each is tried, not guessed. As root,
  * an existing `cluster` of another user is run as that user, who could otherwise not start it again, if that user can reach it.
  */
@@ -43,28 +56,21 @@ export async function chooseLaunch(postgres: string, dataDir: string, cluster?: 
   if (uid !== 0) {
     // initdb needs an account for its uid, which the arbitrary uid of a container (`docker run --user`) lacks.
     if (accounts.some((account) => account.uid === uid) || process.platform !== "linux") return asSameUser;
-    const namespace = inNamespace(unprivileged, undefined);
-    return (await reaches(namespace, postgres, dataDir)) ? namespace : asSameUser;
+    return (await firstReaching([inNamespace(unprivileged, undefined)], postgres, dataDir)) ?? asSameUser;
   }
   const namespace = inNamespace(unprivileged, { uid: 0, gid: 0 });
   const owner = cluster === undefined ? undefined : await stat(cluster).catch(() => undefined);
-  if (cluster !== undefined && owner !== undefined) {
-    // Whoever owns the data directory has its admin token, and could link the database of another.
-    const { uid: linker } = await lstat(cluster);
-    if (linker !== 0 && linker !== owner.uid) {
-      throw new Error(
-        `${cluster} is a link of the user with id ${linker} to what belongs to another: ` +
-          `if that is intended, give the link to root (chown -h 0 ${cluster})`,
-      );
-    }
-  }
+  if (cluster !== undefined && owner !== undefined) await refuseForeignLink(cluster, owner.uid);
   if (cluster !== undefined && owner !== undefined && owner.uid !== 0) {
     // In a container there may be no account of that id.
     const account = accounts.find((known) => known.uid === owner.uid) ?? owner;
-    const launch = await asReachingUser(account, postgres, dataDir, cluster);
+    const launch =
+      (await asReachingUser(account, postgres, dataDir, cluster)) ??
+      // If the data directory is root's, that user never started the service here: a container has left the database, for example.
+      ((await stat(dataDir)).uid === 0
+        ? await firstReaching([namespace, asUserOfAnyFile(account)], postgres, dataDir)
+        : undefined);
     if (launch !== undefined) return launch;
-    // If the data directory is root's, that user never started the service here: a container has left the database, for example.
-    if ((await stat(dataDir)).uid === 0 && (await reaches(namespace, postgres, dataDir))) return namespace;
     throw new Error(
       `${cluster} belongs to the user with id ${owner.uid}, who cannot reach it and ${postgres}: ` +
         `start the service as that user, or give it to root (chown -R 0:0 ${cluster})`,
@@ -72,13 +78,26 @@ export async function chooseLaunch(postgres: string, dataDir: string, cluster?: 
   }
   if (await reaches(namespace, postgres, dataDir)) return namespace;
   // Containers forbid new namespaces, but usually let another user reach the files.
-  for (const account of await otherUsers(accounts, postgres, dataDir)) {
+  const others = await otherUsers(accounts, postgres, dataDir);
+  for (const account of others) {
     const launch = await asReachingUser(account, postgres, dataDir);
     if (launch !== undefined) return launch;
   }
+  const launch = await firstReaching(others.map(asUserOfAnyFile), postgres, dataDir);
+  if (launch !== undefined) return launch;
   throw new Error(
     `PostgreSQL does not run as root, and no other user can reach ${dataDir} and ${postgres}: ` +
       "start the service as an ordinary user, or set DATABASE_URL",
+  );
+}
+
+/** Whoever owns the data directory has its admin token, and could link the database of another. */
+async function refuseForeignLink(cluster: string, owner: number): Promise<void> {
+  const { uid: linker } = await lstat(cluster);
+  if (linker === 0 || linker === owner) return;
+  throw new Error(
+    `${cluster} is a link of the user with id ${linker} to what belongs to another: ` +
+      `if that is intended, give the link to root (chown -h 0 ${cluster})`,
   );
 }
 
@@ -94,6 +113,15 @@ async function asReachingUser(
   // Search permission only: to open a file, a user still needs its name and its own permission.
   await chmod(dataDir, (await stat(dataDir)).mode | 0o011);
   return (await reaches(launch, postgres, directory)) ? launch : undefined;
+}
+
+async function firstReaching(
+  launches: readonly Launch[],
+  postgres: string,
+  dataDir: string,
+): Promise<Launch | undefined> {
+  for (const launch of launches) if (await reaches(launch, postgres, dataDir)) return launch;
+  return undefined;
 }
 
 async function reaches(launch: Launch, postgres: string, dataDir: string): Promise<boolean> {
