@@ -27,10 +27,11 @@ const settledMs = 5_000;
 /** Causes of one loss that are reported: an error may contain what differs each time. */
 const mostCauses = 5;
 /**
- * How often the connection is tested while no call uses it. Redis, and what is between, may close a connection that is idle for
- * minutes, which is no loss; and a lost Redis is to be reported before the next call has to wait for it.
+ * How often the connection is tested while no call uses it. Redis, and what is between, may close a connection that is idle, which
+ * is no loss: proxies are often set to do so after half a minute. And a lost Redis is to be reported before the next call has to
+ * wait for it.
  */
-const idleTestMs = 30_000;
+const idleTestMs = 20_000;
 
 /**
  * The library's script, which counts within a key's minute, but a key that would live longer begins a new one: Redis keeps the
