@@ -1,4 +1,4 @@
-import { expect, test } from "vitest";
+import { expect, onTestFinished, test, vi } from "vitest";
 import { startTestService } from "../harness/service.ts";
 import { letExpire } from "../service/pending.ts";
 import { newPhone, smsSource } from "../service/sms-source.ts";
@@ -60,6 +60,22 @@ test("a text may have 2,000 characters, however many bytes they take in a form",
     expect((await window.receipt({ from: newPhone(), text: text(2_001) })).outcome).toBe("INVALID");
     expect((await window.receipt({ from: newPhone(), text: text(2_000) })).outcome).not.toBe("INVALID");
   }
+});
+
+test("of a form, nothing but a message's fields is parsed, however many others it has", async () => {
+  const window = await createWindow(service, project);
+  const text = encodeURIComponent(window.text).replaceAll("%20", "+");
+  const others = "a&context=b&".repeat(700);
+  const body = `${others}carrier=LGU%2B&text=${text}&${others}from=010-1234-5678&text=another&${others}`;
+  const parsing = vi.spyOn(globalThis, "URLSearchParams");
+  onTestFinished(() => parsing.mockRestore());
+  const headers = { accept: "application/json", "content-type": "application/x-www-form-urlencoded" };
+  const sent = await fetch(`${window.url}/messages`, { method: "POST", body, headers });
+  expect(await sent.json()).toMatchObject({ outcome: "VERIFIED" });
+  expect((await window.get()).text).toContain("LGU+");
+  const parsed = parsing.mock.calls.map(([given]) => String(given));
+  expect(parsed).toContain(`from=010-1234-5678&text=${text}&carrier=LGU%2B`);
+  expect(parsed.filter((given) => given.length > 1_000)).toEqual([]);
 });
 
 test("a line break counts as one character, although forms send two", async () => {
