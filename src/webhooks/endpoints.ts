@@ -197,8 +197,11 @@ function describe(thrown: unknown): string {
   const error = causeOf(thrown);
   if (error instanceof AddressRefused) return `refused: ${error.message}`;
   const code = "code" in error && typeof error.code === "string" ? error.code : "";
-  // undici's assertion for a response it considers impossible, such as 101 without an upgrade request.
-  if (code === "ERR_ASSERTION") return "sent a response that HTTP does not allow";
+  // undici calls nothing else so of a request that is under way.
+  if (error.message === "bad response") return "answered 100 Continue, for which the request does not ask";
+  // undici's assertion for a response it considers impossible, as 101 without an upgrade request can be, or its words for that.
+  if (code === "ERR_ASSERTION" || error.message === "bad upgrade")
+    return "sent a response that HTTP does not allow";
   const message = reasonIn(error.message);
   const described = message.includes(code) ? message : `${message} (${code})`;
   return described.replace(/[\s\u0000-\u001f]+/g, " ").slice(0, keptErrorLength) || "failed";

@@ -166,7 +166,7 @@ test.for([
       socket.once("data", () =>
         socket.end("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"),
       ),
-    error: /bad response/,
+    error: /^answered 100 Continue, for which the request does not ask$/,
   },
   {
     name: "interim answers without end",
@@ -193,6 +193,14 @@ test.for([
     name: "a switch to another protocol",
     serve: (socket: Socket) =>
       socket.once("data", () => socket.write("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n")),
+    error: /^sent a response that HTTP does not allow$/,
+  },
+  {
+    name: "a switch to another protocol that names the connection",
+    serve: (socket: Socket) =>
+      socket.once("data", () =>
+        socket.write("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"),
+      ),
     error: /^sent a response that HTTP does not allow$/,
   },
   {
