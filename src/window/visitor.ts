@@ -1,5 +1,13 @@
 /** What a request reveals about the visitor: language and platform. */
 
+/**
+ * The members of a list in a header, each split into its value and parameters, in lower case. Browsers send a dozen at most; a
+ * header has room for thousands, which anybody can send, and which take milliseconds.
+ */
+export function membersOf(header = ""): string[][] {
+  return header.split(",", 32).map((member) => member.split(";", 8).map((part) => part.trim().toLowerCase()));
+}
+
 export type Language = "ko" | "en";
 
 /** `android` stands for every phone that is not an iPhone, `desktop` for everything else. */
@@ -12,10 +20,9 @@ export type Platform = "android" | "ios" | "desktop";
 export function languageOf(acceptLanguage: string | undefined): Language {
   let best: { language: Language; weight: number } | undefined;
   let isKoreanUnwanted = false;
-  for (const range of (acceptLanguage ?? "").split(",")) {
-    const [tag = "", ...parameters] = range.split(";").map((part) => part.trim().toLowerCase());
+  for (const [tag = "", ...parameters] of membersOf(acceptLanguage)) {
     const weight = Number(parameters.find((parameter) => parameter.startsWith("q="))?.slice(2) ?? 1);
-    const [primary = ""] = tag.split("-");
+    const [primary = ""] = tag.split("-", 1);
     if (!/^([a-z]+|\*)$/.test(primary)) continue;
     const language = primary === "ko" || primary === "*" ? "ko" : "en";
     if (weight === 0 && tag === "ko") isKoreanUnwanted = true;

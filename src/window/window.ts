@@ -27,7 +27,7 @@ import {
   type View,
 } from "./page.ts";
 import { windowState } from "./state.ts";
-import { languageOf, platformOf } from "./visitor.ts";
+import { languageOf, membersOf, platformOf } from "./visitor.ts";
 
 export interface WindowParts {
   readonly windows: VerificationWindowService;
@@ -253,7 +253,7 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
  * other types; a browser that opens a page or submits a form lists HTML.
  */
 function wantsJson({ headers }: FastifyRequest): boolean {
-  const types = (headers.accept ?? "").split(",").map((range) => range.split(";")[0]?.trim().toLowerCase());
+  const types = membersOf(headers.accept).map(([type]) => type);
   return types.includes("application/json") && !types.includes("text/html");
 }
 
@@ -297,12 +297,10 @@ async function sendAsset(file: string, request: FastifyRequest, reply: FastifyRe
 
 /** As Accept-Encoding says (RFC 9110, 12.5.3): listed, and not with weight 0. */
 function takes(coding: string, accepted: string | readonly string[]): boolean {
-  return String(accepted)
-    .split(",")
-    .some((one) => {
-      const [name = "", ...parameters] = one.split(";").map((part) => part.trim().toLowerCase());
-      return name === coding && !parameters.some((parameter) => /^q=0(\.0*)?$/.test(parameter));
-    });
+  return membersOf(String(accepted)).some(
+    ([name, ...parameters]) =>
+      name === coding && !parameters.some((parameter) => /^q=0(\.0*)?$/.test(parameter)),
+  );
 }
 
 function otherVersion(file: string) {

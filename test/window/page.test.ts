@@ -366,6 +366,25 @@ test.for([
   expect(style).toContain(digest);
 });
 
+test("of the languages, types and encodings that a request lists, 32 are read: none does with more, and reading thousands takes time", async () => {
+  const { text } = await getPage(`${service.httpUrl}/v/none`);
+  const [style = ""] = /\/v\/assets\/window-[0-9a-f]{16}\.css/.exec(text) ?? [];
+  const after = async (others: number) => {
+    const last = (member: string) => `${"x;q=0.1,".repeat(others)}${member}`;
+    const page = await getPage(`${service.httpUrl}/v/none`, { "accept-language": last("ko") });
+    const program = await getPage(`${service.httpUrl}/v/none`, { accept: last("application/json") });
+    const asset = await fetch(service.httpUrl + style, { headers: { "accept-encoding": last("gzip") } });
+    return [
+      /<html lang="(..)"/.exec(page.text)?.[1],
+      program.headers.get("content-type"),
+      asset.headers.get("content-encoding"),
+    ];
+  };
+  expect(await after(31)).toEqual(["ko", "application/json; charset=utf-8", "gzip"]);
+  expect(await after(32)).toEqual(["en", "text/html; charset=utf-8", null]);
+  expect(await after(1_900)).toEqual(["en", "text/html; charset=utf-8", null]);
+});
+
 test("an asset of another version is answered with this version's, not cached; unknown assets with 404", async () => {
   const page = await getPage(`${service.httpUrl}/v/none`);
   const [style = ""] = /window-[0-9a-f]{16}\.css/.exec(page.text) ?? [];
