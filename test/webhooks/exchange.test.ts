@@ -386,6 +386,17 @@ test("a connection that was idle for too long while the process was busy is not 
   expect(connections).toBe(2);
 });
 
+test.for([
+  ["behind its answer", "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"],
+  ["as the body of a 204", "HTTP/1.1 204 No Content\r\ncontent-length: 40\r\n\r\n"],
+])("another answer that an endpoint sends %s is not taken for that to the next event", async ([, answer]) => {
+  const unasked = "HTTP/1.1 410 Gone\r\ncontent-length: 0\r\n\r\n";
+  const port = await startTcp((socket) => socket.on("data", () => socket.write(answer + unasked)));
+  const endpoints = endpointsOf();
+  for (let sent = 0; sent < 3; sent++)
+    expect(await endpoints.send(message(`http://127.0.0.1:${port}/`))).toMatchObject({ error: null });
+});
+
 const ofStranger = createSecureContext({
   cert: readFileSync(certificates.server.cert),
   key: readFileSync(certificates.server.key),
