@@ -22,6 +22,7 @@ import { MemoryBudget } from "./memory-budget.ts";
 import { withMessageTimeout } from "./message-timeout.ts";
 import { services } from "./methods.ts";
 import { reflectionRoutes } from "./reflection-service.ts";
+import { withJoinedPieces } from "./small-pieces.ts";
 import { withClientFaultErrors } from "./standard-refusals.ts";
 import { statisticsRoutes } from "./statistics-service.ts";
 import { answeringUnaryCalls, type UnaryOptions } from "./unary-calls.ts";
@@ -48,7 +49,9 @@ export function standardRoutes(router: ConnectRouter, isReady: () => Promise<boo
   // The error detail belongs to no service, but clients have to decode it.
   reflectionRoutes(router, services, [file_phoneproof_v1_error]);
   for (const [index, handler] of router.handlers.entries()) {
-    router.handlers[index] = withClientFaultErrors(withEncodableErrors(withMessageTimeout(handler)));
+    router.handlers[index] = withClientFaultErrors(
+      withEncodableErrors(withJoinedPieces(withMessageTimeout(handler))),
+    );
   }
 }
 
@@ -82,7 +85,7 @@ export function admittedRoutes(
   administrationRoutes(naming, administrationAs);
   for (const [index, handler] of router.handlers.entries()) {
     const isUnary = handler.method.methodKind === "unary";
-    const refusing = withEncodableErrors(withMessageTimeout(handler));
+    const refusing = withEncodableErrors(withJoinedPieces(withMessageTimeout(handler)));
     router.handlers[index] = isUnary
       ? chargeUnreadableCalls(refusing, { admission, log, observer })
       : refusing;

@@ -9,16 +9,19 @@ import { onTestFinished } from "vitest";
 import { callHeaders, endHeaders, endStream, frame, frameTypes, preface } from "../security/http2-frames.ts";
 import { framed } from "./raw-grpc.ts";
 
+/** The flag of a SETTINGS frame that answers one. */
+const acknowledged = 0x1;
+
 export interface PlainConnection {
   /**
    * Makes so many calls in one write, each with this message. Returns their streams. `leaveOpen`: this side of them is
-   * not ended.
+   * not ended. `frameBytes`: the message is sent in frames of so many bytes, a whole number of them.
    */
   call(
     count: number,
     path: string,
     headers?: Readonly<Record<string, string>>,
-    more?: { message?: Uint8Array; leaveOpen?: boolean },
+    more?: { message?: Uint8Array; leaveOpen?: boolean; frameBytes?: number },
   ): number[];
   /** Streams on which a part of a message has arrived. */
   readonly answered: ReadonlySet<number>;
@@ -52,6 +55,10 @@ export async function connectPlain(address: string, { windowBytes = 65_535 } = {
     while (at + 9 <= received.length && at + 9 + received.readUIntBE(at, 3) <= received.length) {
       const length = received.readUIntBE(at, 3);
       const [type, flags = 0, streamId] = [received[at + 3], received[at + 4], received.readUInt32BE(at + 5)];
+      if (type === frameTypes.settings && flags === 0) {
+        socket.write(frame("settings", acknowledged, 0));
+        socket.emit("acknowledged");
+      }
       const isAnswer = type === frameTypes.headers || type === frameTypes.data;
       if (type === frameTypes.data && length > 0) answered.add(streamId);
       if (type === frameTypes.rstStream || (isAnswer && (flags & endStream) !== 0)) ended.add(streamId);
@@ -61,9 +68,12 @@ export async function connectPlain(address: string, { windowBytes = 65_535 } = {
     if (ended.size > endedBefore) socket.emit("ended");
   });
 
+  // Before it, the service takes less of a message.
+  await once(socket, "acknowledged");
+
   let nextId = 1;
   return {
-    call(count, path, headers = {}, { message, leaveOpen = false } = {}) {
+    call(count, path, headers = {}, { message, leaveOpen = false, frameBytes } = {}) {
       const block = callHeaders(`/${path}`, headers);
       const ids = Array.from({ length: count }, (_, index) => nextId + 2 * index);
       nextId += 2 * count;
@@ -71,7 +81,7 @@ export async function connectPlain(address: string, { windowBytes = 65_535 } = {
       const frames = ids.flatMap((id) =>
         message === undefined
           ? [frame("headers", endHeaders | end, id, block)]
-          : [frame("headers", endHeaders, id, block), frame("data", end, id, framed(message))],
+          : [frame("headers", endHeaders, id, block), dataFrames(id, framed(message), end, frameBytes)],
       );
       socket.write(Buffer.concat(frames));
       return ids;
@@ -90,6 +100,17 @@ export async function connectPlain(address: string, { windowBytes = 65_535 } = {
     },
     destroy: () => void socket.destroy(),
   };
+}
+
+/** Written as one, since an object for each frame would take the tests' process longer than the frame takes the service. */
+function dataFrames(id: number, bytes: Buffer, lastFlags: number, frameBytes = bytes.length): Buffer {
+  const first = frame("data", 0, id, bytes.subarray(0, frameBytes));
+  const all = Buffer.alloc((bytes.length / frameBytes) * first.length, first);
+  for (let at = 0; at < bytes.length; at += frameBytes) {
+    all.set(bytes.subarray(at, at + frameBytes), (at / frameBytes + 1) * first.length - frameBytes);
+  }
+  all[all.length - first.length + 4] = lastFlags;
+  return all;
 }
 
 /**

@@ -345,6 +345,36 @@ describe("on the gRPC port", () => {
     await hostile.ended;
   });
 
+  const streamMessages = "phoneproof.v1.InboundMessageService/StreamInboundMessages";
+
+  test("a request that arrives in frames of a byte each holds nobody up", async () => {
+    const request = messageOf(400_000);
+    const authorization = `Bearer ${await service.createToken({ scope: "ingest", source: "bytes" })}`;
+    const growth = await besideAGoodClient(async () => {
+      const connection = await connectPlain(attacked.grpcAddress);
+      const calls = connection.call(
+        1,
+        streamMessages,
+        { authorization },
+        { message: request, frameBytes: 1 },
+      );
+      await connection.untilEnded(calls);
+      // A refusal would have no message.
+      expect([...connection.answered]).toEqual(calls);
+      connection.destroy();
+    });
+    expect(growth).toBeLessThan(200);
+  });
+
+  /** A request of so many bytes: one message with one unknown field. */
+  function messageOf(length: number): Buffer {
+    const bytes = Buffer.alloc(length);
+    const sizeOf = (size: number) =>
+      [0, 7, 14, 21].map((shift) => ((size >> shift) & 127) | (shift < 21 ? 128 : 0));
+    bytes.set([0x0a, ...sizeOf(length - 5), 0x7a, ...sizeOf(length - 10)]);
+    return bytes;
+  }
+
   const packed = (bytes: Uint8Array) => {
     const body = gzipSync(bytes);
     const head = Buffer.of(1, 0, 0, 0, 0);
@@ -353,17 +383,12 @@ describe("on the gRPC port", () => {
   };
 
   test("compressed requests of the maximum size are held a few at a time, and not by streams that stay open", async () => {
-    // One message with one unknown field.
-    const bytes = Buffer.alloc(8 * 2 ** 20);
-    const sizeOf = (length: number) =>
-      [0, 7, 14, 21].map((shift) => ((length >> shift) & 127) | (shift < 21 ? 128 : 0));
-    bytes.set([0x0a, ...sizeOf(bytes.length - 5), 0x7a, ...sizeOf(bytes.length - 10)]);
-    const request = packed(bytes);
+    const request = packed(messageOf(8 * 2 ** 20));
     const growth = await besideAGoodClient(async () => {
       const connection = connectHttp2();
       const open = Array.from({ length: 40 }, () => {
         const stream = connection.request({
-          ...callTo("/phoneproof.v1.InboundMessageService/StreamInboundMessages"),
+          ...callTo(`/${streamMessages}`),
           "grpc-encoding": "gzip",
           authorization: `Bearer ${service.adminToken}`,
         });
@@ -383,7 +408,7 @@ describe("on the gRPC port", () => {
     const bomb = packed(Buffer.alloc(100 * 2 ** 20));
     const growth = await besideAGoodClient(async () => {
       const connection = connectHttp2();
-      for (const path of [createVerification, "/phoneproof.v1.InboundMessageService/StreamInboundMessages"]) {
+      for (const path of [createVerification, `/${streamMessages}`]) {
         const authorization = `Bearer ${service.adminToken}`;
         const stream = connection.request({ ...callTo(path), "grpc-encoding": "gzip", authorization });
         stream.end(bomb);
