@@ -21,6 +21,8 @@ const mostResets = 200;
 const resetsPerSecond = 20;
 /** A connection's queue is searched for reset streams each time this many more are waiting. */
 const searchEvery = 100;
+/** Streams that are started per turn of the event loop on each connection with a valid credential, which wait for no other's. */
+const takenOfKnown = 64;
 
 interface Arrival {
   readonly stream: ServerHttp2Stream;
@@ -30,8 +32,8 @@ interface Arrival {
 /**
  * Delays the server's `request` event until the stream's turn, and drops it if the stream was reset before. The
  * `stream` event is not delayed: only after it, Node reports the end of a stream. Streams of connections that are
- * `isKnown` do not wait; the others take turns, one stream per connection. A connection that keeps resetting its
- * streams is destroyed.
+ * `isKnown` wait only if there are many of one connection; the others take turns, one stream per connection. A connection
+ * that keeps resetting its streams is destroyed.
  */
 export function scheduleStreams(
   server: Http2Server,
@@ -40,6 +42,8 @@ export function scheduleStreams(
     noteRefused,
   }: { readonly isKnown: (session: Http2Session) => boolean; readonly noteRefused: NoteRefusedStream },
 ): void {
+  /** Of known connections, in this turn of the event loop: how many streams were opened, and which wait for the next. */
+  const turns = new Map<Http2Session, { opened: number; readonly waiting: Arrival[] }>();
   /** Queues of the connections that have streams waiting, in the order of their turns. */
   const queues = new Map<Http2Session, Arrival[]>();
   const resets = new WeakMap<Http2Session, { count: number; at: number }>();
@@ -58,8 +62,7 @@ export function scheduleStreams(
     const { session } = arrival.stream;
     if (session === undefined || session.destroyed) return;
     if (isKnown(session)) {
-      // The data that arrived with it is parsed first.
-      process.nextTick(takeUpUnlessOver, arrival);
+      arriveOnKnown(session, arrival);
       return;
     }
     if (waiting >= mostWaiting) {
@@ -77,6 +80,27 @@ export function scheduleStreams(
     if (isTurnDue) return;
     isTurnDue = true;
     setImmediate(takeTurn);
+  }
+
+  function arriveOnKnown(session: Http2Session, arrival: Arrival): void {
+    let turn = turns.get(session);
+    if (turn === undefined) {
+      if (turns.size === 0) setImmediate(nextTurn);
+      turn = { opened: 0, waiting: [] };
+      turns.set(session, turn);
+    }
+    turn.opened += 1;
+    // The data that arrived with it is parsed first.
+    if (turn.opened <= takenOfKnown) process.nextTick(takeUpUnlessOver, arrival);
+    else turn.waiting.push(arrival);
+  }
+
+  function nextTurn(): void {
+    for (const [session, { waiting }] of turns) {
+      if (waiting.length === 0) turns.delete(session);
+      else for (const arrival of waiting.splice(0, takenOfKnown)) takeUpUnlessOver(arrival);
+    }
+    if (turns.size > 0) setImmediate(nextTurn);
   }
 
   function dropReset(session: Http2Session, queue: Arrival[]): void {

@@ -158,12 +158,33 @@ test("connections take turns, however many streams one of them opens, and the ev
   expect(taken.filter((name) => name === "greedy")).toHaveLength(100);
 });
 
-test("a connection on which a credential was valid does not wait for a turn", async () => {
-  const known = connection();
-  const { taken, open } = eventServer([known]);
+const nextTick = () => new Promise<void>((resolve) => process.nextTick(resolve));
+
+test("a connection on which a credential was valid does not wait for others", async () => {
+  const known = [connection(), connection()];
+  const { taken, open } = eventServer(known);
   for (let count = 0; count < 100; count++) open(connection(), "unknown");
-  for (let count = 0; count < 100; count++) open(known, "known");
-  open(known, "cancelled", true);
-  await new Promise<void>((resolve) => process.nextTick(resolve));
-  expect(taken).toEqual(Array.from({ length: 100 }, () => "known"));
+  for (const each of known) for (let count = 0; count < 60; count++) open(each, "known");
+  open(known[0] as object, "cancelled", true);
+  await nextTick();
+  expect(taken).toEqual(Array.from({ length: 120 }, () => "known"));
+});
+
+test("of hundreds of streams that such a connection opens at once, 64 are started in a turn of the event loop, in their order", async () => {
+  const [busy, other] = [connection(), connection()];
+  const { taken, open } = eventServer([busy, other]);
+  const cancelled = 150;
+  for (let count = 0; count < 200; count++) open(busy, `busy ${count}`, count === cancelled);
+  open(other, "other");
+  await nextTick();
+  expect(taken).toHaveLength(65);
+  expect(taken).toContain("other");
+  await setImmediate();
+  // Those in front of it have waited for longer.
+  open(busy, "busy 200");
+  await nextTick();
+  expect(taken).toHaveLength(65 + 64);
+  while (!taken.includes("busy 200")) await setImmediate();
+  const all = Array.from({ length: 201 }, (_, count) => `busy ${count}`);
+  expect(taken.filter((name) => name !== "other")).toEqual(all.toSpliced(cancelled, 1));
 });
