@@ -13,6 +13,12 @@ import { epochMs, nowMs, verificationColumns, verificationOf } from "./verificat
 /** How many deliveries of disabled webhooks one claim takes out of the queue. */
 const disabledAtOnce = 500;
 
+/** If no more are due, a claim finds their versions by them. */
+const fewDue = 100;
+
+/** How often a claim walks, however few are due: what disabled webhooks have in the queue for later leaves it then. */
+const walkEveryMs = 1_000;
+
 /**
  * The identity of a version's endpoint: all versions with the same project, environment and URL share it. A digest, since URLs
  * are long.
@@ -28,10 +34,11 @@ const pair = "(d.webhook_configuration_id, d.next_attempt_at)";
  * group's share; only an endpoint with nothing under way gets one attempt beyond it. So an endpoint that hangs holds up only
  * itself.
  *
- * Usually nothing is due, and `due_at_all` says so. Otherwise `waiting` walks the index from version to version, with one probe
- * each, and never along the due rows of one version: ten thousand of them cost no more than one. Rows that another process has
- * locked are skipped. A row that was claimed elsewhere between the look and the lock is no longer due; locking it checks that
- * again.
+ * Usually nothing is due, or so little that `earliest` has it all. Otherwise, and if $11 asks for it, `waiting` walks the index
+ * from version to version, with one probe each, and never along the due rows of one version: ten thousand of them cost no more
+ * than one. It visits versions of which nothing is due, too, and there may be thousands with something to retry. Rows that another
+ * process has locked are skipped. A row that was claimed elsewhere between the look and the lock is no longer due; locking it
+ * checks that again.
  *
  * Rows are found by arrays and by LATERAL subqueries that OFFSET 0 keeps separate, which leaves the planner little choice: its
  * plan is made once, on tables that may be empty, and with joins that plan scanned them whole (nine seconds at ten thousand
@@ -48,13 +55,17 @@ const claimStatement = {
 WITH RECURSIVE bound AS MATERIALIZED (
   SELECT * FROM unnest($1::text[], $2::int[], $3::bool[], $4::int[]) AS b (endpoint, room, slow, under_way)
 ),
-due_at_all AS MATERIALIZED (
-  SELECT EXISTS (SELECT FROM webhook_delivery d WHERE d.state = 'pending' AND d.next_attempt_at <= ${nowMs}) AS something
+earliest AS MATERIALIZED (
+  SELECT d.webhook_configuration_id AS id, d.next_attempt_at FROM webhook_delivery d
+  WHERE d.state = 'pending' AND d.next_attempt_at <= ${nowMs} ORDER BY d.next_attempt_at LIMIT ${fewDue + 1}
+),
+look AS MATERIALIZED (
+  SELECT count(*) > CASE WHEN $11::bool THEN 0 ELSE ${fewDue} END AS walks FROM earliest
 ),
 waiting (id, next_attempt_at) AS (
   (
     SELECT d.webhook_configuration_id, d.next_attempt_at FROM webhook_delivery d
-    WHERE d.state = 'pending' AND (SELECT something FROM due_at_all)
+    WHERE d.state = 'pending' AND (SELECT walks FROM look)
     ORDER BY d.webhook_configuration_id, d.next_attempt_at LIMIT 1
   )
   UNION ALL
@@ -65,10 +76,15 @@ waiting (id, next_attempt_at) AS (
     ORDER BY d.webhook_configuration_id, d.next_attempt_at LIMIT 1
   ) n
 ),
+seen AS (
+  SELECT id, next_attempt_at FROM waiting
+  UNION ALL
+  SELECT id, min(next_attempt_at) FROM earliest WHERE NOT (SELECT walks FROM look) GROUP BY id
+),
 version AS MATERIALIZED (
-  SELECT w.id, w.disabled_at IS NOT NULL AS disabled, ${endpoint} AS endpoint, waiting.next_attempt_at
-  FROM waiting CROSS JOIN LATERAL (SELECT * FROM webhook_configuration WHERE id = waiting.id OFFSET 0) w
-  WHERE waiting.next_attempt_at <= ${nowMs} OR w.disabled_at IS NOT NULL
+  SELECT w.id, w.disabled_at IS NOT NULL AS disabled, ${endpoint} AS endpoint, seen.next_attempt_at
+  FROM seen CROSS JOIN LATERAL (SELECT * FROM webhook_configuration WHERE id = seen.id OFFSET 0) w
+  WHERE seen.next_attempt_at <= ${nowMs} OR w.disabled_at IS NOT NULL
 ),
 open AS (
   SELECT v.id, v.endpoint, own.room, own.under_way, own.slow, lane.size, lane.first,
@@ -173,6 +189,7 @@ WHERE d.ctid = ANY (ARRAY(SELECT row FROM lost))`,
 export function createDeliveryClaims(database: Database): (bounds: ClaimBounds) => Promise<Claim> {
   /** Claims whose result was lost: by id, the earliest time at which their leases end, by performance.now(). */
   const lostClaims = new Map<string, number>();
+  let walkedAt = Number.NEGATIVE_INFINITY;
 
   async function revertLostClaims(): Promise<void> {
     const now = performance.now();
@@ -200,6 +217,9 @@ export function createDeliveryClaims(database: Database): (bounds: ClaimBounds) 
     id: string,
     { limit, quickLimit, slowLimit, slowFirstLimit, perEndpoint, endpoints }: ClaimBounds,
   ): Promise<Claim> {
+    const now = performance.now();
+    const walks = now - walkedAt >= walkEveryMs;
+    if (walks) walkedAt = now;
     const rows = await runStatement(database, claimStatement, [
       plainArray(endpoints.map(({ endpoint }) => endpoint)),
       plainArray(endpoints.map(({ room }) => room)),
@@ -211,6 +231,7 @@ export function createDeliveryClaims(database: Database): (bounds: ClaimBounds) 
       slowLimit,
       slowFirstLimit,
       id,
+      walks,
     ]);
     return {
       attempts: rows.map(dueAttemptOf).filter((due) => due !== null),

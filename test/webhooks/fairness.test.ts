@@ -35,6 +35,35 @@ async function eventsAtOnce(service: TestService, shops: readonly Shop[], count:
   await Promise.all(shops.map((shop, index) => shop.cancel(created[index]?.id ?? "")));
 }
 
+/** Events of as many other endpoints, each a version of the webhook of the verification, whose URLs begin with `urls`. */
+async function eventsOfOthers(
+  service: TestService,
+  verificationId: string,
+  {
+    endpoints,
+    eventsEach,
+    urls,
+    due,
+  }: { endpoints: number; eventsEach: number; urls: string /** SQL */; due: string },
+): Promise<void> {
+  await service.db.query(
+    `WITH ${cancelledCopies(eventsEach * endpoints)},
+     version AS (
+       INSERT INTO webhook_configuration (id, project_id, environment, version, url, events, secret, replaced_at)
+       SELECT gen_random_uuid(), w.project_id, w.environment, w.version + n, $2 || n, w.events, w.secret, now()
+       FROM verification v JOIN webhook_configuration w ON w.id = v.webhook_configuration_id,
+         generate_series(1, ${endpoints}) n
+       WHERE v.id = $1
+       RETURNING id, version
+     )
+     INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts, next_attempt_at)
+     SELECT m.id, v.id, 'pending', 0, ${due}
+     FROM (SELECT id, row_number() OVER () % ${endpoints} AS n FROM made) m
+     JOIN (SELECT id, row_number() OVER () - 1 AS n FROM version) v USING (n)`,
+    [decodeId("vrf_", verificationId), urls],
+  );
+}
+
 describe("a service with endpoints that hang", () => {
   let service: TestService;
 
@@ -176,22 +205,12 @@ describe("the most requests in progress", () => {
   test("endpoints that have never answered have 256 together", async () => {
     hangAllOthers();
     const endpoints = 200;
-    await service.db.query(
-      `WITH ${cancelledCopies(3 * endpoints)},
-       version AS (
-         INSERT INTO webhook_configuration (id, project_id, environment, version, url, events, secret, replaced_at)
-         SELECT gen_random_uuid(), w.project_id, w.environment, w.version + n, $2 || n, w.events, w.secret, now()
-         FROM verification v JOIN webhook_configuration w ON w.id = v.webhook_configuration_id,
-           generate_series(1, ${endpoints}) n
-         WHERE v.id = $1
-         RETURNING id, version
-       )
-       INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts, next_attempt_at)
-       SELECT m.id, v.id, 'pending', 0, now()
-       FROM (SELECT id, row_number() OVER () % ${endpoints} AS n FROM made) m
-       JOIN (SELECT id, row_number() OVER () - 1 AS n FROM version) v USING (n)`,
-      [decodeId("vrf_", await healthy.event()), `${receiver.origin}/hang`],
-    );
+    await eventsOfOthers(service, await healthy.event(), {
+      endpoints,
+      eventsEach: 3,
+      urls: `${receiver.origin}/hang`,
+      due: "now()",
+    });
     expect(await countedAfter(256)).toBe(256);
     expect(hanging.size).toBe(endpoints);
   });
@@ -297,6 +316,37 @@ describe("a claim", () => {
     }
     const { attempts } = await deliveries.claim({ ...wide, perEndpoint: 3, endpoints: [] });
     expect(attempts).toHaveLength(3);
+  });
+
+  test("looks at no endpoint whose events all wait for a later attempt", async () => {
+    const shop = await openShop(service);
+    await shop.setWebhook("http://127.0.0.1:1/hook");
+    const waiting = {
+      endpoints: 300,
+      eventsEach: 1,
+      urls: "http://127.0.0.1:1/",
+      due: "now() + interval '1 hour'",
+    };
+    await eventsOfOthers(service, await shop.event(), waiting);
+    // Now and then a claim does look at all of them.
+    const clock = vi.spyOn(performance, "now").mockReturnValue(performance.now());
+    onTestFinished(() => clock.mockRestore());
+    const claimOne = async () => {
+      const { attempts } = await deliveries.claim({ ...wide, endpoints: [] });
+      expect(attempts).toHaveLength(1);
+    };
+    const scans = async () => {
+      await database.query({ text: "SELECT pg_stat_force_next_flush()", rowMode: "array" });
+      const { rows } = await service.db.query(
+        "SELECT sum(idx_scan)::int AS scans FROM pg_stat_user_indexes WHERE relname IN ('webhook_delivery', 'webhook_configuration')",
+      );
+      return rows[0].scans;
+    };
+    await claimOne();
+    await shop.event();
+    const before = await scans();
+    await claimOne();
+    expect((await scans()) - before).toBeLessThan(waiting.endpoints);
   });
 
   test("takes no events of a disabled webhook, also if more are due than one claim sets aside", async () => {
