@@ -61,19 +61,32 @@ test("an announced change ends the streams of a credential that is no longer val
   expect(ended).toEqual(["invalid_api_key", "invalid_api_key"]);
 });
 
-test("a change checks each credential once, however many streams have it, as long as one is open", () => {
+test("a change checks each credential once, however many streams have it, as long as one is open", async () => {
   const { announce, checked, open, leave } = openSome(3);
+  const untilChecked = (count: number) => vi.waitUntil(() => checked.length === count, { timeout: 45_000 });
   for (let stream = 0; stream < 2; stream++) open("other");
   announce();
   expect(checked.splice(0)).toEqual(["one", "other"]);
   for (const leaveOne of leave) leaveOne();
   announce();
+  await untilChecked(1);
   expect(checked.splice(0)).toEqual(["other"]);
   open("one");
   // Leaving twice does not affect it.
   leave[0]?.();
   announce();
+  await untilChecked(2);
   expect(checked).toEqual(["other", "one"]);
+});
+
+test("changes that are announced during a check share the next one", async () => {
+  const { announce, checked } = openSome(1);
+  for (let change = 0; change < 10; change++) announce();
+  expect(checked).toEqual(["one"]);
+  await vi.waitUntil(() => checked.length > 1, { timeout: 45_000 });
+  announce();
+  await vi.waitUntil(() => checked.length > 2, { timeout: 45_000 });
+  expect(checked).toEqual(["one", "one", "one"]);
 });
 
 test("a stream that is opened while its credential is being checked does not end with the others", async () => {
