@@ -1072,7 +1072,7 @@ describe("human-readable output", () => {
   });
 
   test("control characters in the service's answers never reach the terminal", async () => {
-    const evil = "\u001b[2J\u0007\r\n\t\u009b31m\u202egnp\u2066\u200b";
+    const evil = "\u001b[2J\u0007\r\n\t\u009b31m\u202egnp\u2066\u200b\u{e0001}";
     const { id } = await answerOf(
       [
         ...["verification", "create", "--project", projectId, "--environment", "test"],
@@ -1095,7 +1095,7 @@ describe("human-readable output", () => {
     }
     const shown = await seen(200, "verification", "show", id);
     expect(shown).toContainEqual(
-      expect.stringContaining("\\x1b[2J\\x07\\r\\n\\t\\x9b31m\\u202egnp\\u2066\\u200b"),
+      expect.stringContaining("\\x1b[2J\\x07\\r\\n\\t\\x9b31m\\u202egnp\\u2066\\u200b\\u{e0001}"),
     );
     expect(await answer("verification", "show", id)).toMatchObject({ client_reference: evil });
   });

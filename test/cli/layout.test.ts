@@ -1,5 +1,5 @@
-import { expect, onTestFinished, test, vi } from "vitest";
-import { type Column, table } from "../../src/cli/layout.ts";
+import { afterEach, beforeEach, describe, expect, onTestFinished, test, vi } from "vitest";
+import { type Column, fields, table } from "../../src/cli/layout.ts";
 import { displayWidth } from "../../src/cli/terminal.ts";
 
 type Row = Readonly<Record<"id" | "note" | "place" | "size", string>>;
@@ -36,9 +36,9 @@ test.for([
 });
 
 test.for([
-  { width: 46, near: "2026-11-21 15:41:00  한글로 된 메…", far: "2025-11-21 15:41:00  한글로 된 메…" },
-  // Five columns are no use to the time, so the note has them.
-  { width: 38, near: "11-21 15:41  한글로 된 메…", far: "2025-11-21   한글로 된 메…" },
+  { width: 41, near: "2026-11-21 15:41:00  한글로 …", far: "2025-11-21 15:41:00  한글로 …" },
+  // Seven columns are no use to the time, so the note has them.
+  { width: 40, near: "11-21 15:41  한글로 된 메모…", far: "2025-11-21   한글로 된 메모…" },
 ])("in $width columns a time is shown whole, or without year and seconds, or without its time if it is half a year away", ({
   width,
   ...expected
@@ -57,6 +57,52 @@ test.for([
   ];
   const [, near, far] = table(withTime, years).split("\n");
   expect([near, far]).toEqual([`${row.id}  ${expected.near}`, `${row.id}  ${expected.far}`]);
+});
+
+test("a text that is shorter than what others are shortened to takes no more room than it needs", () => {
+  vi.stubEnv("COLUMNS", "17");
+  onTestFinished(() => void vi.unstubAllEnvs());
+  expect(table(columns.slice(0, 2), [{ ...row, note: "메모" }])).toBe("ID          NOTE\n0123456789  메모");
+});
+
+describe("in a terminal", () => {
+  const { isTTY, columns: width } = process.stdout;
+  beforeEach(() => {
+    vi.stubEnv("FORCE_COLOR", "1");
+    vi.stubEnv("NO_COLOR", undefined);
+    process.stdout.isTTY = true;
+  });
+  afterEach(() => {
+    Object.assign(process.stdout, { isTTY, columns: width });
+    vi.unstubAllEnvs();
+  });
+
+  test("headings are bold, labels are dim, and a value has its colour in a column of any width; in a pipe never", () => {
+    const states: readonly Column<string>[] = [
+      {
+        heading: "STATE",
+        value: (state) => state,
+        rank: 1,
+        colour: (state) => (state === "on" ? "green" : undefined),
+      },
+      { heading: "NEXT", value: () => "-", rank: 2 },
+    ];
+    const shown = () => `${table(states, ["on", "off"])}\n${fields([["State", "on"]])}`.split("\n");
+    expect(shown()).toEqual([
+      "\x1b[1mSTATE\x1b[22m  \x1b[1mNEXT\x1b[22m",
+      "\x1b[32mon   \x1b[39m  -",
+      "off    -",
+      "\x1b[2mState\x1b[22m  on",
+    ]);
+    process.stdout.isTTY = false;
+    expect(shown()).toEqual(["STATE  NEXT", "on     -", "off    -", "State  on"]);
+  });
+
+  test("its width counts, and not what a shell once exported", () => {
+    vi.stubEnv("COLUMNS", "63");
+    process.stdout.columns = 20;
+    expect(table(columns, [row]).split("\n")[1]).toBe("0123456789  한글로 …");
+  });
 });
 
 test.for([

@@ -125,6 +125,11 @@ describe("human-readable output", () => {
     expect(lines.slice(-2)).toEqual(["test", "No verifications in this period."]);
   });
 
+  test("however narrow the terminal is, a sparkline has eight characters", async () => {
+    const lines = await seen(10, "--hours", "24");
+    expect(lines).toContainEqual(expect.stringMatching(/^created {5}5 {2}·{6,7}█·?$/));
+  });
+
   test("a week of hours is shown by day", async () => {
     const lines = await seen(120, "--hours", "168", "--environment", "live");
     const days = lines.filter((line) => /^\d{4}-\d\d-\d\d +\d+ /.test(line));
@@ -134,7 +139,7 @@ describe("human-readable output", () => {
   test("columns that do not fit are named once for all tables", async () => {
     const lines = await seen(50, "--hours", "3");
     expect(lines.filter((line) => line.startsWith("No room for "))).toEqual([lines.at(-1)]);
-    expect(lines.at(-1)).toMatch(/ EXPIRED, CANCELLED, P50, P95: /);
+    expect(lines.at(-1)).toMatch(/^No room for EXPIRED, CANCELLED, P50, P95: /);
   });
 
   test.for([60, 80])("fits in %i columns", async (columns) => {
@@ -188,14 +193,17 @@ test("if no carrier has verified anything, none has a share", async () => {
 });
 
 test("a count that is small beside the highest has the shortest bar, and none only zero", async () => {
-  const numbers = [1_000_000n, 1n, 0n].map((created, index) => ({
-    destination: `0101234567${index}`,
-    counts: { created },
-  }));
-  const lines = await shown({ environments: [{ environment: Environment.LIVE, numbers }] });
+  const hours = [1_000_000n, 1n, 0n].map((created) => ({ counts: { created } }));
+  const numbers = hours.map((hour, index) => ({ destination: `0101234567${index}`, ...hour }));
+  const lines = await shown({ environments: [{ environment: Environment.LIVE, hours, numbers }] });
+  expect(lines).toContainEqual(expect.stringMatching(/^created .* █▁·$/));
   expect(lines).toContainEqual(expect.stringMatching(/^01012345670 +1,000,000 {2}█{16} +0 /));
   expect(lines).toContainEqual(expect.stringMatching(/^01012345671 +1 {2}▏ +0 /));
   expect(lines).toContainEqual(expect.stringMatching(/^01012345672 +0 +0 /));
+  // Under the end of the heading, which is longer.
+  const table = lines.slice(lines.findIndex((line) => line.startsWith("NUMBER ")));
+  const end = (table[0]?.indexOf("VERIFIED") ?? 0) + "VERIFIED".length;
+  expect(table.map((line) => line.slice(end - 2, end))).toEqual(["ED", " 0", " 0", " 0"]);
 });
 
 describe("of three days, of which two are counted so far,", () => {
