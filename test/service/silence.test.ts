@@ -2,7 +2,7 @@
  * Scenarios of several days: silence is judged by a week, and creations are kept a day longer than their idempotency
  * records.
  */
-import { timestampDate } from "@bufbuild/protobuf/wkt";
+import { timestampDate, timestampFromMs } from "@bufbuild/protobuf/wkt";
 import { expect, test, vi } from "vitest";
 import {
   type EnvironmentStatistics,
@@ -96,12 +96,14 @@ test("verifications created while no worker ran for over a day are counted, thou
   const clocked = await onTheClock();
   const project = await clocked.service.createProject();
   await use(clocked, project, 9, everyCarrier);
-  await moveClock(clocked.db, 2 * day);
+  // Longer than the past that silence is judged by, which is read for each period.
+  await moveClock(clocked.db, 12 * day);
   await clocked.db.query("DELETE FROM idempotency_record");
   await use(clocked, project, 6, ["KT"]);
   await clocked.countAll();
-  const { total } = await read(clocked, project, 72);
+  const { total, carriers } = await read(clocked, project, 14 * 24);
   expect([total?.created, total?.verified].map(Number)).toEqual([15, 11]);
+  expect(carriers.reduce((sum, { verified }) => sum + Number(verified), 0)).toBe(11);
 });
 
 test("a number or carrier that is silent compared with its own past is flagged, in the statistics and in a metric", async () => {
@@ -146,6 +148,13 @@ test("a number or carrier that is silent compared with its own past is flagged, 
   expect(number?.silence?.since && timestampDate(number.silence.since).getTime()).toBeLessThan(
     Date.now() + 8 * day - 20 * 60 * minute,
   );
+
+  // What is silent now is said of now, and not of a period that has ended.
+  const { environments: ended } = await service
+    .client(StatisticsService, dead.liveKey)
+    .getStatistics({ since: timestampFromMs(Date.now() + 5 * day), hours: 48 });
+  expect(ended.map(({ numbers }) => numbers)).toMatchObject([[{ destination: dead.liveNumber }]]);
+  expect(ended[0]?.numbers[0]?.silence).toBeUndefined();
 
   const worker = await clocked.startWorker();
   const metrics = async () => {

@@ -101,3 +101,22 @@ test("a silent number is found beside thousands of others that nothing was creat
     ) v`);
   expect((await findSilences({ receptions: store })()).silent).toMatchObject([{ name: "02000000" }]);
 });
+
+test("a number is not silent for lack of what has been verified and is not counted yet", async () => {
+  const { store, db } = await openStore();
+  await db.query(`
+    WITH hour AS MATERIALIZED (
+      SELECT back, date_trunc('hour', now(), 'UTC') - make_interval(hours => back) AS at FROM generate_series(1, ${hours}) AS back
+    ),
+    counted AS (
+      UPDATE statistics_progress SET counted_until = (
+        SELECT at + interval '11 minutes' FROM hour WHERE back = CASE task WHEN 'creations' THEN 1 ELSE 11 END
+      )
+    ),
+    known AS (INSERT INTO destination_number (id, number, environment) SELECT uuidv7(), '02000000', 'live')
+    INSERT INTO reception_statistics (environment, hour, kind, name, created, verified, last_verified_at)
+    SELECT 'live', at, 'number', '02000000', 10, CASE WHEN back > 10 THEN 8 ELSE 0 END,
+      CASE WHEN back > 10 THEN at + interval '10 minutes' END
+    FROM hour`);
+  expect((await findSilences({ receptions: store })()).silent).toEqual([]);
+});
