@@ -349,18 +349,17 @@ describe("a claim", () => {
     expect((await scans()) - before).toBeLessThan(waiting.endpoints);
   });
 
-  test("takes no events of a disabled webhook, also if more are due than one claim sets aside", async () => {
-    const names = await withEvents(1);
+  test("takes no events of disabled webhooks, also if more are due than one claim sets aside", async () => {
+    const names = await withEvents(1, 1);
     await service.db.query(`
-      WITH copy AS (
-        INSERT INTO event (verification_id, type, occurred_at)
-        SELECT gen_random_uuid(), e.type, e.occurred_at
-        FROM event e JOIN webhook_delivery d USING (verification_id), generate_series(1, 599)
-        WHERE d.state = 'pending' RETURNING verification_id
-      )
+      WITH copy AS MATERIALIZED (
+        SELECT gen_random_uuid() AS id, e.type, e.occurred_at, d.*
+        FROM event e JOIN webhook_delivery d USING (verification_id), generate_series(1, 299)
+        WHERE d.state = 'pending'
+      ),
+      events AS (INSERT INTO event (verification_id, type, occurred_at) SELECT id, type, occurred_at FROM copy)
       INSERT INTO webhook_delivery (verification_id, webhook_configuration_id, state, attempts, next_attempt_at)
-      SELECT c.verification_id, d.webhook_configuration_id, d.state, d.attempts, d.next_attempt_at
-      FROM copy c, webhook_delivery d WHERE d.state = 'pending'`);
+      SELECT id, webhook_configuration_id, state, attempts, next_attempt_at FROM copy`);
     await service.db.query(
       "UPDATE webhook_configuration SET disabled_at = now(), disabled_reason = 'disabled by hand'",
     );
