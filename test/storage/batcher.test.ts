@@ -365,7 +365,14 @@ test("if many wait, a second batch runs beside the first, with items that share 
   // The keys of finished items block nobody, and that the last batch took long prevents no second one.
   const again = [...send(["a"]), ...send(others(128))];
   expect(inFlight()).toEqual([["a"], others(128)]);
+
+  // Those of the batch that is still in flight do, once the other one is answered.
+  again.push(...send(["ab"]), ...send(others(128)));
+  await answer(1);
+  expect(inFlight()).toEqual([["a"], others(128)]);
+  await answer(1);
   await answer(0);
+  expect(inFlight()).toEqual([["ab"]]);
   await answer(0);
   await Promise.all(again);
 });
