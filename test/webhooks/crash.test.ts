@@ -317,6 +317,31 @@ describe("claims and results through the storage layer", () => {
     expect(rows).toEqual([{ since }, { since }]);
   });
 
+  test("a webhook that a result disables while it is being set again sends only what happens from then on", async () => {
+    const shop = await openShop(service);
+    const url = "http://127.0.0.1:1/hook";
+    await shop.setWebhook(url);
+    const earlier = await shop.event();
+    const other = await service.db.connect();
+    try {
+      await other.query("BEGIN");
+      await other.query(
+        "UPDATE webhook_configuration SET disabled_at = now(), disabled_reason = 'gone' WHERE project_id = $1",
+        [decodeId("prj_", shop.projectId)],
+      );
+      const setting = shop.setWebhook(url);
+      await untilWaiting(service.db, 1);
+      await other.query("COMMIT");
+      await setting;
+    } finally {
+      other.release(true);
+    }
+    const states = [earlier, await shop.event()].map(
+      async (id) => (await deliveriesOf(service, id))[0]?.state,
+    );
+    expect(await Promise.all(states)).toEqual([WebhookDeliveryState.DISABLED, WebhookDeliveryState.PENDING]);
+  });
+
   test.for([
     { status: 204, error: null, retryInSeconds: null },
     { status: 500, error: "answered 500", retryInSeconds: 5 },
