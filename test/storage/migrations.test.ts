@@ -48,7 +48,7 @@ async function migration(name: string, sql: string): Promise<void> {
   await writeFile(path.join(folder, name, "migration.sql"), sql);
 }
 
-const apply = (options: { lockTimeoutMs?: number } = {}) =>
+const apply = (options: { lockTimeoutMs?: number; signal?: AbortSignal } = {}) =>
   applyMigrations(database.connection, { folder, ...options });
 
 async function tables(): Promise<string[]> {
@@ -152,6 +152,21 @@ test("a migration's connection is kept alive, and its session given up within a 
   ]);
   const { rows } = await client.query("SELECT * FROM patience");
   expect(rows).toEqual([{ unanswered: 45_000, silent: 45 }]);
+});
+
+test("a start that is stopped during a long statement ends that, too, so that the next one can migrate", async () => {
+  await migration(first, "CREATE TABLE fruit (id int); SELECT pg_sleep(3600);");
+  const stopping = new AbortController();
+  const stopped = expect(apply({ signal: stopping.signal })).rejects.toThrow();
+  const sleeping =
+    "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()";
+  const isAsleep = async () => (await client.query(sleeping)).rowCount === 1;
+  await vi.waitUntil(isAsleep, until);
+  stopping.abort();
+  await stopped;
+  await vi.waitUntil(async () => !(await isAsleep()), until);
+  await migration(first, "CREATE TABLE fruit (id int);");
+  expect(await apply()).toEqual({ applied: [first] });
 });
 
 test("a migration that is rolled back by a deadlock with another session is applied again", async () => {
@@ -333,7 +348,12 @@ describe("an applied file", () => {
   });
 
   test("may have other line ends", async () => {
+    await migration(second, "ALTER TABLE tree\r\n  ADD name text;\r\n");
+    await migration("20260103000000_mixed", "CREATE TABLE bush (id int);\r\n\n");
+    await apply();
+    expect(await apply()).toEqual({ applied: [] });
     await migration(first, "CREATE TABLE fruit (id int);\r\nCREATE TABLE tree (id int);\r\n");
+    await migration(second, "ALTER TABLE tree\n  ADD name text;\n");
     expect(await apply()).toEqual({ applied: [] });
   });
 });
