@@ -21,6 +21,7 @@ import path from "node:path";
 import { createInterface } from "node:readline";
 import { DatabaseSync } from "node:sqlite";
 import { text } from "node:stream/consumers";
+import { setImmediate } from "node:timers/promises";
 import { promisify } from "node:util";
 import pg from "pg";
 import {
@@ -589,20 +590,23 @@ describe("after a kill -9", () => {
   test("of the server, a stop of the service aborts the restart that is under way, and no other begins", async () => {
     const dead = Object.assign(new EventEmitter(), { exitCode: null, signalCode: "SIGKILL" }) as ChildProcess;
     const begun = Promise.withResolvers<AbortSignal>();
+    const ended = Promise.withResolvers<ChildProcess>();
     // Stands for a server whose recovery takes longer than the service has for its end.
     const startAgain = vi.fn((signal: AbortSignal) => {
       begun.resolve(signal);
-      return new Promise<ChildProcess>((_, reject) => {
-        if (signal.aborted) reject(signal.reason);
-        else signal.addEventListener("abort", () => reject(signal.reason));
-      });
+      return ended.promise;
     });
     const { stop } = supervise(dead, startAgain);
     dead.emit("exit", null, "SIGKILL");
     const signal = await begun.promise;
-    const stopped = stop();
+    const stopped = vi.fn();
+    const stopping = stop().then(stopped);
     expect(signal.aborted).toBe(true);
-    await stopped;
+    await setImmediate();
+    // The next service may start only once the server is gone.
+    expect(stopped).not.toHaveBeenCalled();
+    ended.reject(signal.reason);
+    await stopping;
     expect(startAgain).toHaveBeenCalledOnce();
   });
 
