@@ -604,6 +604,8 @@ test("clients that leave before their stream is open hold no place of its window
       status: "none",
     });
   await expect.poll(leavers, { timeout: 45_000 }).toBe(10);
+  // Nor does anybody count as refused because of too many streams.
+  expect((await scrape(alone.opsUrl)).sum("phoneproof_refusals_total", { code: "rate_limited" })).toBe(0);
   expect((await openStream(window.url)).headers.get("content-type")).toMatch(/^text\/event-stream/);
 });
 
