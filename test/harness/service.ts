@@ -210,7 +210,7 @@ async function start(
   };
 }
 
-/** Retries a call that only prepares a test while the service answers UNAVAILABLE. */
+/** Retries a call that only prepares a test, or looks for what it waits for, while the service answers UNAVAILABLE. */
 export async function retryWhileUnavailable<T>(call: () => Promise<T>): Promise<T> {
   for (let left = 20; ; left--) {
     try {

@@ -81,8 +81,8 @@ export async function openShop(service: TestService): Promise<Shop> {
 }
 
 export async function deliveriesOf(service: TestService, verificationId: string): Promise<WebhookDelivery[]> {
-  const { deliveries } = await service.client(WebhookService).listWebhookDeliveries({ verificationId });
-  return deliveries;
+  const webhooks = service.client(WebhookService);
+  return (await retryWhileUnavailable(() => webhooks.listWebhookDeliveries({ verificationId }))).deliveries;
 }
 
 /** Waits until the verification's delivery satisfies `wanted`, and returns it. */
