@@ -239,22 +239,36 @@ test("calls that a transaction timeout of the database ends get 503, service_una
   const service = await startTestService();
   const shop = merchant(service.httpUrl, (await service.createProject()).liveKey);
   await createPending(shop);
-  const holder = await service.db.connect();
+  const { databaseUrl: connectionString } = service;
+  const database = new URL(connectionString).pathname.slice(1);
+  const db = openPool({ connectionString, options: "-c transaction_timeout=0" });
+  onTestFinished(() => db.end());
+  const endConnections = () =>
+    db.query(
+      "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'phoneproof'",
+    );
+  /** How many sessions a fatal error has ended, as this timeout does. */
+  const ended = async (): Promise<number> =>
+    (await db.query("SELECT sessions_fatal::int FROM pg_stat_database WHERE datname = current_database()"))
+      .rows[0].sessions_fatal;
+  const holder = await db.connect();
   await holder.query("BEGIN; LOCK TABLE verification, project IN ACCESS EXCLUSIVE MODE");
-  const { databaseUrl } = service;
-  await setSessionDefaults(
-    { connectionString: databaseUrl, database: new URL(databaseUrl).pathname.slice(1) },
-    { transaction_timeout: "100ms" },
-  );
-  await service.db.query(
-    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'phoneproof'",
-  );
+  await setSessionDefaults({ connectionString, database }, { transaction_timeout: "100ms" });
+  await endConnections();
+
+  const beforeCreation = await ended();
   const { status, body } = await shop.create();
   expect([status, body.error?.code]).toEqual([503, "service_unavailable"]);
+  await expect.poll(ended).toBeGreaterThan(beforeCreation);
+  const beforeProject = await ended();
   await expect(service.client(ProjectService).createProject({ name: "Shop" })).rejects.toMatchObject({
     code: Code.Unavailable,
   });
-  await holder.query("ROLLBACK");
+  await expect.poll(ended).toBeGreaterThan(beforeProject);
+
+  // On a slow machine the timeout would end calls that wait for nothing, too.
+  await holder.query(`ALTER DATABASE ${database} RESET transaction_timeout; COMMIT`);
   holder.release();
+  await endConnections();
   expect((await createPending(shop)).id).toMatch(/^vrf_/);
 });
