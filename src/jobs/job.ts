@@ -9,7 +9,7 @@ export interface Job {
  * How long `stop` waits. A database that does not answer must not delay the process's end: a statement still running then is
  * left to its own timeout.
  */
-const stopTimeoutMs = 2_000;
+export const stopTimeoutMs = 2_000;
 
 /**
  * Runs `work` repeatedly, never concurrently: after `busyMs` if it reports more work, else after `idleMs`. `busyMs` leaves room

@@ -1,15 +1,17 @@
-import { afterAll, describe, expect, test, vi } from "vitest";
+import { afterAll, beforeEach, describe, expect, test, vi } from "vitest";
 import { decodeId } from "../../src/core/ids.ts";
 import type { Caller } from "../../src/core/project.ts";
 import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { stopTimeoutMs } from "../../src/jobs/job.ts";
 import { openDatabase } from "../../src/storage/database.ts";
 import { createLastUses, type LastUses } from "../../src/storage/last-used.ts";
 import { answerOf as printedBy, run, towards } from "../cli/command.ts";
 import { merchant } from "../gateway/merchant.ts";
-import { startTestService } from "../harness/service.ts";
+import { retryWhileUnavailable, startTestService, type TestService } from "../harness/service.ts";
+import { suppressTimers } from "../harness/timers.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
 
 const service = await startTestService({ ROLES: "api" });
@@ -23,23 +25,30 @@ async function now(): Promise<number> {
 }
 
 async function keyWith(secret: string) {
-  const { apiKeys } = await keys.listApiKeys({ projectId });
+  const { apiKeys } = await retryWhileUnavailable(() => keys.listApiKeys({ projectId }));
   return apiKeys.find(({ ending }) => secret.endsWith(ending));
 }
 
 async function tokenWith(secret: string) {
-  const { serviceTokens } = await service.client(ServiceTokenService).listServiceTokens({});
+  const tokens = service.client(ServiceTokenService);
+  const { serviceTokens } = await retryWhileUnavailable(() => tokens.listServiceTokens({}));
   return serviceTokens.find(({ ending }) => secret.endsWith(ending));
 }
+
+const statusFrom = async (process: TestService, key: string) =>
+  (await merchant(process.httpUrl, key).read("nothing")).status;
 
 const millisecondsOf = (time: { seconds: bigint; nanos: number } | undefined) =>
   time === undefined ? undefined : Number(time.seconds) * 1000 + time.nanos / 1e6;
 
 describe("a stopping process stores", () => {
+  // It waits for the database, but for no longer than this, during which a machine may stand still.
+  beforeEach(() => suppressTimers(stopTimeoutMs));
+
   test("the last use of a key over REST, and none for an unused key", async () => {
     const process = await service.startAnother();
     const before = await now();
-    expect((await merchant(process.httpUrl, liveKey).read("nothing")).status).toBe(404);
+    await expect.poll(() => statusFrom(process, liveKey)).toBe(404);
     expect((await keyWith(liveKey))?.lastUsedAt).toBeUndefined();
     await process.close();
     const usedAt = millisecondsOf((await keyWith(liveKey))?.lastUsedAt);
@@ -52,29 +61,34 @@ describe("a stopping process stores", () => {
     const token = await service.createToken({ scope: "read" });
     const process = await service.startAnother();
     const client = process.client(VerificationService, token);
-    expect(await answerOf((options) => client.createVerification({}, options))).toMatchObject({
-      code: "insufficient_scope",
-    });
+    await expect
+      .poll(() => answerOf((options) => client.createVerification({}, options)))
+      .toMatchObject({ code: "insufficient_scope" });
     await process.close();
     expect((await tokenWith(token))?.lastUsedAt).toBeDefined();
   });
 
   test("the last use of a suspended project's key, though its calls are refused", async () => {
     const suspended = await service.createProject();
-    await service.client(ProjectService).suspendProject({ projectId: suspended.projectId });
+    const projects = service.client(ProjectService);
+    await retryWhileUnavailable(() => projects.suspendProject({ projectId: suspended.projectId }));
     const process = await service.startAnother();
-    expect((await merchant(process.httpUrl, suspended.liveKey).read("nothing")).status).toBe(403);
+    await expect.poll(() => statusFrom(process, suspended.liveKey)).toBe(403);
     await process.close();
-    const { apiKeys } = await keys.listApiKeys({ projectId: suspended.projectId });
+    const { apiKeys } = await retryWhileUnavailable(() =>
+      keys.listApiKeys({ projectId: suspended.projectId }),
+    );
     const used = apiKeys.filter(({ lastUsedAt }) => lastUsedAt !== undefined);
     expect(used.map(({ environment }) => environment)).toEqual([Environment.LIVE]);
   });
 
   test("no use of a revoked key", async () => {
-    const { apiKey, secret } = await keys.createApiKey({ projectId, environment: Environment.TEST });
-    await keys.revokeApiKey({ apiKeyId: apiKey?.id ?? "" });
+    const { apiKey, secret } = await retryWhileUnavailable(() =>
+      keys.createApiKey({ projectId, environment: Environment.TEST }),
+    );
+    await retryWhileUnavailable(() => keys.revokeApiKey({ apiKeyId: apiKey?.id ?? "" }));
     const process = await service.startAnother();
-    expect((await merchant(process.httpUrl, secret).read("nothing")).status).toBe(401);
+    await expect.poll(() => statusFrom(process, secret)).toBe(401);
     await process.close();
     expect((await keyWith(secret))?.lastUsedAt).toBeUndefined();
   });
