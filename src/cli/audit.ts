@@ -15,9 +15,6 @@ interface ListOptions {
   readonly pageToken?: string;
 }
 
-/** The service's maximum page size. */
-const largestPage = 200;
-
 export function addAuditCommands(program: CliCommand): void {
   const group = program
     .group("audit", "Read the log of administrative actions.")
@@ -46,7 +43,7 @@ export function addAuditCommands(program: CliCommand): void {
 
 async function listEntries(session: Session, options: ListOptions): Promise<void> {
   const { project, actor, limit, pageToken } = options;
-  const { items: entries, nextPageToken } = await gather({ pageToken, limit, largestPage }, async (page) => {
+  const { items: entries, nextPageToken } = await gather({ pageToken, limit }, async (page) => {
     const request = { projectId: project ?? "", actor: actor ?? "", ...page };
     const answer = await session.client.call(AuditService.method.listAuditEntries, request);
     return { items: answer.entries, nextPageToken: answer.nextPageToken };

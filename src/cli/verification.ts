@@ -37,7 +37,7 @@ import {
   statusWord,
 } from "./words.ts";
 
-/** The service's maximum page size. */
+/** The service's maximum page size for this list. */
 const largestPage = 1_000;
 
 interface CreateOptions {

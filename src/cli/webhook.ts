@@ -25,9 +25,6 @@ import {
   isoTime,
 } from "./words.ts";
 
-/** The service's maximum page size. */
-const largestPage = 200;
-
 /** The service gives the endpoint 15 s, longer than the deadline of other calls. */
 const testDeadlineMs = 25_000;
 
@@ -216,19 +213,16 @@ async function listDeliveries(session: Session, options: DeliveriesOptions): Pro
       "webhook deliveries: --environment requires --project; see phoneproof webhook deliveries --help",
     );
   }
-  const { items: deliveries, nextPageToken } = await gather(
-    { pageToken, limit, largestPage },
-    async (page) => {
-      const answer = await session.client.call(WebhookService.method.listWebhookDeliveries, {
-        verificationId: verification ?? "",
-        projectId: project ?? "",
-        ...environmentField(environment),
-        states: state.map((word) => deliveryStateOf[word]),
-        ...page,
-      });
-      return { items: answer.deliveries, nextPageToken: answer.nextPageToken };
-    },
-  );
+  const { items: deliveries, nextPageToken } = await gather({ pageToken, limit }, async (page) => {
+    const answer = await session.client.call(WebhookService.method.listWebhookDeliveries, {
+      verificationId: verification ?? "",
+      projectId: project ?? "",
+      ...environmentField(environment),
+      states: state.map((word) => deliveryStateOf[word]),
+      ...page,
+    });
+    return { items: answer.deliveries, nextPageToken: answer.nextPageToken };
+  });
   session.answer({ deliveries: deliveries.map(deliveryJson), next_page_token: nextPageToken || null }, () =>
     deliveries.length === 0 ? "No deliveries here." : deliveries.map(deliveryText).join("\n\n"),
   );

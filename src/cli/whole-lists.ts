@@ -11,8 +11,8 @@ import type { Environment } from "../gen/proto/phoneproof/v1/verification_pb.ts"
 import type { ServiceClient } from "./client.ts";
 import { gather } from "./paging.ts";
 
-/** The service's maximum page size for these lists. A service before pages returns everything, without a token. */
-const whole = { pageToken: undefined, limit: Number.POSITIVE_INFINITY, largestPage: 200 };
+/** A service before pages returns everything, without a token. */
+const whole = { pageToken: undefined, limit: Number.POSITIVE_INFINITY };
 
 /** All projects, oldest first. */
 export async function allProjects(client: ServiceClient): Promise<readonly Project[]> {
