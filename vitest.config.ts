@@ -12,6 +12,8 @@ export default defineConfig({
     isolate: false,
     // A suite waits, too: for a process to start, or for the database.
     maxWorkers: os.availableParallelism() + 4,
+    // Those that run at once in one file wait: for the same timeout of the service, or for processes.
+    maxConcurrency: 12,
     // Bounds on what hangs, and on nothing else: a machine that others use may take many times as long as a quiet one.
     testTimeout: 180_000,
     hookTimeout: 180_000,

@@ -82,3 +82,11 @@ function headerOf(line: string): [string, string] {
   const colon = line.indexOf(":");
   return [line.slice(0, colon).toLowerCase(), line.slice(colon + 1).trim()];
 }
+
+/** The status line of each answer that arrives before the connection ends. */
+export async function statusesOf(socket: net.Socket) {
+  const pieces: Buffer[] = [];
+  for await (const piece of socket) pieces.push(piece);
+  const text = Buffer.concat(pieces).toString("latin1");
+  return text.match(/HTTP\/1\.1 \d+/g);
+}

@@ -24,7 +24,7 @@ const longest = [
   "ops/metrics",
   "window/limits",
   "faults/faults",
-  "gateway/hostile-requests",
+  "gateway/unfinished-requests",
   "service/settings",
   "webhooks/crash",
   "webhooks/fairness",
