@@ -12,6 +12,7 @@ const longest = [
   "service/standby-wait",
   "ops/log",
   "service/statistics",
+  "window/updates",
   "cli/sms-stream",
   "security/hostile-connections",
   "service/draining",

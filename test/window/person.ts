@@ -72,3 +72,6 @@ export async function merchantSite(): Promise<{ readonly origin: string; readonl
   });
   return { origin: `http://localhost:${(server.address() as AddressInfo).port}`, visits };
 }
+
+/** The heading of the result that the page shows. */
+export const result = (page: Page, status: string) => page.locator(`section[data-status=${status}] h1`);
