@@ -1,5 +1,4 @@
-import { execFileSync } from "node:child_process";
-import { readFileSync } from "node:fs";
+import { globSync, readFileSync } from "node:fs";
 import path from "node:path";
 import { expect, test } from "vitest";
 
@@ -181,13 +180,8 @@ function problemOf({ file, from, target }: Import): string | undefined {
 }
 
 function sources(): { file: string; text: string }[] {
-  const listed = execFileSync("git", ["ls-files", "--cached", "--others", "--exclude-standard", "src"], {
-    cwd: root,
-    encoding: "utf8",
-  });
-  return listed
-    .split("\n")
-    .filter((file) => file.endsWith(".ts"))
+  return globSync("src/**/*.ts", { cwd: root, exclude: ["src/gen"] })
+    .sort()
     .map((file) => ({ file, text: readFileSync(path.join(root, file), "utf8") }));
 }
 

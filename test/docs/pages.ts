@@ -1,7 +1,6 @@
-/** The docs: every Markdown file in git, including new ones that are not ignored. */
+/** The docs: every Markdown file that no package brought. */
 
-import { execFileSync } from "node:child_process";
-import { readFileSync } from "node:fs";
+import { globSync, readFileSync } from "node:fs";
 import path from "node:path";
 
 export const root = path.join(import.meta.dirname, "../..");
@@ -33,11 +32,8 @@ export interface Heading {
 const fence = /^( *)```(\w*)\n([\s\S]*?)^\1```$/gm;
 
 export function pages(): Page[] {
-  const listed = execFileSync("git", ["ls-files", "--cached", "--others", "--exclude-standard", "*.md"], {
-    cwd: root,
-    encoding: "utf8",
-  });
-  return listed.trim().split("\n").map(readPage);
+  const exclude = (found: string) => /^(node_modules|\..+)$/.test(path.basename(found));
+  return globSync("**/*.md", { cwd: root, exclude }).sort().map(readPage);
 }
 
 /** Those in docs/ko, and the one that is packed with the client, beside the English one. */
