@@ -3,7 +3,7 @@
 import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import { existsSync } from "node:fs";
-import { mkdir, mkdtemp, readFile, rm, symlink, writeFile } from "node:fs/promises";
+import { chmod, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import os from "node:os";
@@ -27,6 +27,8 @@ import { isKorean, pages, readPage, root } from "./pages.ts";
 const service = await startTestService({ WEBHOOK_ALLOW_PRIVATE: "true" });
 const receiver = await startReceiver();
 const home = await mkdtemp(path.join(os.tmpdir(), "phoneproof-docs-"));
+// Root's Postgres runs as another account where there are no user namespaces.
+await chmod(home, 0o711);
 afterAll(() => rm(home, { recursive: true, maxRetries: 3 }));
 
 let lastCommand: Promise<unknown> = Promise.resolve();
@@ -99,6 +101,9 @@ const notRun: readonly { readonly command: RegExp; readonly why: string }[] = [
   ...(python === undefined
     ? [{ command: /python3 /, why: "needs the gRPC libraries for Python, which are not installed" }]
     : []),
+  ...(spawnSync("openssl", ["version"]).status === 0
+    ? []
+    : [{ command: /^openssl /, why: "needs OpenSSL, which is not installed" }]),
   {
     command: /^npm install @bufbuild/,
     why: "installs packages into the reader's own project",
