@@ -2,6 +2,7 @@
 
 import { execFile } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
+import { readdir, readFile } from "node:fs/promises";
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { promisify } from "node:util";
@@ -73,14 +74,8 @@ export function databaseServer(
   async function pids(): Promise<number[]> {
     const postmaster = (await readPidFile(cluster))?.pid;
     if (postmaster === undefined) return [];
-    const { stdout } = await run("ps", ["-A", "-o", "pid=,ppid="]);
-    const children = stdout
-      .trim()
-      .split("\n")
-      .map((line) => line.trim().split(/\s+/).map(Number))
-      .filter(([, parent]) => parent === postmaster)
-      .map(([pid = 0]) => pid);
-    return [postmaster, ...children];
+    const all = await allProcesses();
+    return [postmaster, ...all.filter(({ parent }) => parent === postmaster).map(({ pid }) => pid)];
   }
 
   return {
@@ -106,6 +101,28 @@ export function databaseServer(
       }
     },
   };
+}
+
+/** Every process with its parent's id. On Linux by /proc, since slim container images lack `ps`. */
+async function allProcesses(): Promise<{ pid: number; parent: number }[]> {
+  if (process.platform === "linux") {
+    const pids = (await readdir("/proc")).filter((name) => /^\d+$/.test(name)).map(Number);
+    return Promise.all(
+      pids.map(async (pid) => {
+        const stat = await readFile(`/proc/${pid}/stat`, "utf8").catch(() => "");
+        // The program's name, in parentheses, may contain anything.
+        return { pid, parent: Number(stat.slice(stat.lastIndexOf(")")).split(" ")[2]) };
+      }),
+    );
+  }
+  const { stdout } = await run("ps", ["-A", "-o", "pid=,ppid="]);
+  return stdout
+    .trim()
+    .split("\n")
+    .map((line) => {
+      const [pid = 0, parent = 0] = line.trim().split(/\s+/).map(Number);
+      return { pid, parent };
+    });
 }
 
 export function signalIfThere(pid: number, name: NodeJS.Signals): void {
