@@ -221,9 +221,14 @@ describe("the usage limit", () => {
       rateLimitPerMinute: 1_000_000,
     });
     const processes = [here, there, third];
-    const calls = await Promise.all(
-      times(300, (index) => anyCall(processes[index % 3] ?? here, liveKey, Math.floor(index / 3))),
-    );
+    const call = async (index: number) => {
+      for (;;) {
+        const told = await anyCall(processes[index % 3] ?? here, liveKey, Math.floor(index / 3));
+        // On a busy machine some are told to come again.
+        if (told.code !== "service_unavailable") return told;
+      }
+    };
+    const calls = await Promise.all(times(300, call));
     const passed = calls.filter(({ usage }) => usage !== null);
     expect(passed.map(({ usage }) => usage).sort(byNumber)).toEqual(
       times(limit, (index) => `${index + 1}/${limit}`),

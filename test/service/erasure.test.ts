@@ -763,7 +763,7 @@ describe("concurrency", () => {
     await service.db.query(
       `INSERT INTO verification (id, project_id, environment, mode, status, phone, client_reference, state, destination,
          sms_text, created_at, expires_at, verified_at)
-       SELECT gen_random_uuid(), project_id, environment, mode, 'verified', CASE WHEN n % 2 = 0 THEN $1 ELSE $2 END,
+       SELECT uuidv7(), project_id, environment, mode, 'verified', CASE WHEN n % 2 = 0 THEN $1 ELSE $2 END,
          '', '', destination, '', created_at, expires_at, created_at
        FROM verification, generate_series(1, 6000) n WHERE id = $3`,
       [phone, other, uuidOf(model.id)],

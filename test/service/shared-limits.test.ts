@@ -187,7 +187,7 @@ describe("if Redis is unreachable", () => {
       redis.answer = `-MOVED ${redis.scripts} 127.0.0.1:7001\r\n`;
     };
     redis.closeConnections();
-    await expect.poll(() => redis.scripts, { timeout: 45_000 }).toBeGreaterThanOrEqual(20);
+    await expect.poll(() => redis.scripts, { timeout: 45_000 }).toBeGreaterThanOrEqual(9);
     expect(aboutRedis().length).toBeLessThanOrEqual(5);
   });
 
