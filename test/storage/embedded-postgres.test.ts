@@ -499,8 +499,11 @@ if (canKeepRight)
     test("starts Postgres for the first time, and again, as a user who keeps the right to reach them", async () => {
       const first = await start({ dataDir: data });
       await query(first, "CREATE TABLE kept AS SELECT 42 AS answer");
-      const user = await ownerOf(`/proc/${await serverPid(data)}`);
+      const server = `/proc/${await serverPid(data)}`;
+      const user = await ownerOf(server);
       expect(user).not.toBe(0);
+      // Every process of that user could write there.
+      expect(await readFile(`${server}/maps`, "utf8")).not.toContain("/dev/shm/PostgreSQL");
       await first.stop();
       expect((await stat(closed)).mode & 0o777).toBe(0o700);
       const again = await start({ dataDir: data });
@@ -520,6 +523,32 @@ if (canKeepRight)
       const { stderr } = await promisify(execFile)(file, args);
       expect(stderr).toContain(`share_path=${native}/share`);
     });
+
+    const isOpen = spawnSync("test", ["-x", os.tmpdir()], asOther).status === 0;
+    if (!isOpen) noteAbsence("a folder open to all", "root's database that another user can reach");
+    if (isOpen)
+      test("keeps the right from a user who can change the database's files", async () => {
+        const program = path.join(closed, "postgres");
+        await writeFile(program, "#!/bin/sh", { mode: 0o755 });
+        const open = await emptyDirectory();
+        for (const mode of [0o700, 0o755]) {
+          await chmod(open, mode);
+          await chooseLaunch(program, open);
+          expect((await stat(open)).mode & 0o777).toBe(0o700);
+        }
+        // Of what others may need there, it locks nobody out.
+        await chmod(open, 0o755);
+        await writeFile(path.join(open, "other"), "");
+        await expect(chooseLaunch(program, open)).rejects.toThrow(
+          `no other user can reach ${open} and ${program}`,
+        );
+        const cluster = path.join(open, "postgres");
+        await mkdir(cluster, { mode: 0o700 });
+        await chown(cluster, otherUid, otherUid);
+        await expect(chooseLaunch(program, open, cluster)).rejects.toThrow(
+          `${cluster} belongs to the user with id ${otherUid}, who cannot reach it and ${program}`,
+        );
+      });
 
     test("takes over a database that root used in a namespace, and gives it back", async () => {
       await mkdir(data);

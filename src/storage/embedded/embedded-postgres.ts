@@ -89,7 +89,7 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
 
     const log = await openLog(path.join(dataDir, "postgres.log"));
     const startAt = (endpoint: Endpoint, strangerPid: number | undefined, signal?: AbortSignal) => {
-      const settings = { ...serverSettings(clusterName, endpoint), ...options.settings };
+      const settings = { ...serverSettings(clusterName, endpoint), ...launch.settings, ...options.settings };
       return startServer({ postgres, launch, cluster, settings, foreignPid: strangerPid, log, signal });
     };
     const start = async () => {

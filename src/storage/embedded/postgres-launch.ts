@@ -14,6 +14,8 @@ export interface Launch {
   command(binary: string, args: string[]): { file: string; args: string[]; uid?: number; gid?: number };
   /** The owner that the cluster's files must have; undefined if Postgres runs as the user that creates them. */
   readonly owner: { uid: number; gid: number } | undefined;
+  /** Server settings by name. */
+  readonly settings?: Record<string, string>;
 }
 
 const asSameUser: Launch = { command: (file, args) => ({ file, args }), owner: undefined };
@@ -43,6 +45,8 @@ function asUserOfAnyFile(user: { uid: number; gid: number }): Launch {
   return {
     command: (binary, args) => ({ file: "setpriv", args: [...as, ...right, "--", binary, ...args] }),
     owner: user,
+    // Not in /dev/shm, where any process of that user could change what the server believes of its own.
+    settings: { dynamic_shared_memory_type: "mmap" },
   };
 }
 
@@ -69,7 +73,8 @@ export async function chooseLaunch(postgres: string, dataDir: string, cluster?: 
       (await asReachingUser(account, postgres, dataDir, cluster)) ??
       // If the data directory is root's, that user never started the service here: a container has left the database, for example.
       ((await stat(dataDir)).uid === 0
-        ? await firstReaching([namespace, asUserOfAnyFile(account)], postgres, dataDir)
+        ? ((await firstReaching([namespace], postgres, dataDir)) ??
+          (await asShutOutUser(account, postgres, dataDir, cluster)))
         : undefined);
     if (launch !== undefined) return launch;
     throw new Error(
@@ -84,8 +89,11 @@ export async function chooseLaunch(postgres: string, dataDir: string, cluster?: 
     const launch = await asReachingUser(account, postgres, dataDir);
     if (launch !== undefined) return launch;
   }
-  const launch = await firstReaching(others.map(asUserOfAnyFile), postgres, dataDir);
-  if (launch !== undefined) return launch;
+  await closeOwn(dataDir);
+  for (const account of others) {
+    const launch = await asShutOutUser(account, postgres, dataDir);
+    if (launch !== undefined) return launch;
+  }
   throw new Error(
     `PostgreSQL does not run as root, and no other user can reach ${dataDir} and ${postgres}: ` +
       "start the service as an ordinary user, or set DATABASE_URL",
@@ -111,9 +119,34 @@ async function asReachingUser(
 ): Promise<Launch | undefined> {
   const launch = asUser(user);
   if (await reaches(launch, postgres, directory)) return launch;
+  if (!(await reaches(launch, postgres, "/"))) return undefined;
   // Search permission only: to open a file, a user still needs its name and its own permission.
   await chmod(dataDir, (await stat(dataDir)).mode | 0o011);
   return (await reaches(launch, postgres, directory)) ? launch : undefined;
+}
+
+/**
+ * Undefined, too, if the user can enter `directory` without root's right: whoever can change the files of a cluster decides what
+ * its server runs, and would have that right.
+ */
+async function asShutOutUser(
+  user: { uid: number; gid: number },
+  postgres: string,
+  dataDir: string,
+  directory = dataDir,
+): Promise<Launch | undefined> {
+  const launch = asUserOfAnyFile(user);
+  // The shell's own command that does nothing.
+  const enters = await reaches(asUser(user), ":", directory);
+  return !enters && (await reaches(launch, postgres, dataDir)) ? launch : undefined;
+}
+
+/** Keeps others out of a data directory of root's, unless it holds more than this service's files. */
+async function closeOwn(dataDir: string): Promise<void> {
+  const { uid, mode } = await stat(dataDir);
+  const names = await readdir(dataDir);
+  const isOwn = uid === 0 && names.every((name) => /^(?:postgres|admin-token)/.test(name));
+  if (isOwn) await chmod(dataDir, mode & ~0o077);
 }
 
 async function firstReaching(
