@@ -115,7 +115,7 @@ export function scheduleStreams(
     const { count, at } = resets.get(session) ?? { count: 0, at: now };
     const lately = Math.max(0, count - ((now - at) / 1_000) * resetsPerSecond) + more;
     resets.set(session, { count: lately, at: now });
-    if (lately <= mostResets || session.destroyed) return;
+    if (lately <= mostResets) return;
     // Without an error, Node would ignore the code.
     session.destroy(
       new Error("too many streams were reset before their turn"),
@@ -124,7 +124,7 @@ export function scheduleStreams(
   }
 
   function takeTurn(): void {
-    for (let left = takenInTurn; left > 0 && queues.size > 0; ) {
+    for (let left = takenInTurn; left > 0; ) {
       const [next] = queues;
       if (next === undefined) break;
       const [session, queue] = next;

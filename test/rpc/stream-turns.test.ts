@@ -129,6 +129,7 @@ test("at most 5000 streams wait, not counting those that were cancelled or whose
   ended.destroyed = true;
   await setImmediate();
   expect(taken).toEqual([]);
+  openMany(ended, "ended before");
   openMany(connection(), "later");
   expect(refused).toEqual(["one too many"]);
 });
@@ -156,6 +157,14 @@ test("connections take turns, however many streams one of them opens, and the ev
   expect(taken.length).toBeLessThan(100);
   while (taken.length < 101) await setImmediate();
   expect(taken.filter((name) => name === "greedy")).toHaveLength(100);
+});
+
+test("streams that were cancelled before their turn hold up no other", async () => {
+  const { taken, open } = eventServer();
+  for (let client = 0; client < 100; client++) open(connection(), "cancelled", true);
+  open(connection(), "other");
+  await setImmediate();
+  expect(taken).toEqual(["other"]);
 });
 
 const nextTick = () => new Promise<void>((resolve) => process.nextTick(resolve));
