@@ -30,6 +30,7 @@ async function piecesOf(chunks: AsyncIterable<Uint8Array> | Iterable<Uint8Array>
 const hex = (text: string | Uint8Array) => Buffer.from(text).toString("hex");
 const bytesOf = (bytes: Uint8Array) => [...bytes].map((byte) => Uint8Array.of(byte));
 const [one, two] = [framed(Buffer.from("one")), framed(Buffer.from("three"))];
+const compressed = Buffer.from([1, ...one.subarray(1)]);
 
 test.for([
   { name: "a message that arrives whole", chunks: [one], pieces: [hex(one)] },
@@ -54,6 +55,11 @@ test.for([
     chunks: bytesOf(two.subarray(0, 8)),
     pieces: [hex(two.subarray(0, 5)), hex("thr")],
   },
+  {
+    name: "a compressed message byte by byte, whose prefix has a flag",
+    chunks: bytesOf(Buffer.concat([compressed, one])),
+    pieces: [hex(compressed.subarray(0, 5)), hex("one"), hex(one.subarray(0, 5)), hex("one")],
+  },
   { name: "half of a prefix", chunks: bytesOf(one.subarray(0, 3)), pieces: ["000000"] },
   { name: "no bytes between others", chunks: [one, Buffer.of(), two], pieces: [hex(one), hex(two)] },
   { name: "nothing", chunks: [], pieces: [] },
@@ -67,6 +73,13 @@ test("a large message is passed on in pieces of four kilobytes", async () => {
   const pieces = await piecesOf(bytesOf(message));
   expect(pieces.map((piece) => piece.length / 2)).toEqual([5, 4_096, 4_096, 1_808]);
   expect(pieces.join("")).toBe(hex(message));
+});
+
+test("a message behind one that arrived in large pieces is told from it", async () => {
+  const large = framed(Buffer.alloc(10_000, "a"));
+  const parts = [large.subarray(0, 5), large.subarray(5, 5_005), large.subarray(5_005)];
+  const pieces = await piecesOf([...parts, ...bytesOf(one)]);
+  expect(pieces).toEqual([...parts, one.subarray(0, 5), "one"].map(hex));
 });
 
 test("what has no prefixes is passed on as it comes", async () => {
