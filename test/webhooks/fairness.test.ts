@@ -288,6 +288,16 @@ describe("a claim", () => {
     expect(await claimed({ ...wide, quickLimit: 1, endpoints }, names)).toEqual([0, 1, 0]);
   });
 
+  test("prefers of two endpoints the one whose earliest event has waited longer, whenever its others are due", async () => {
+    const names = await withEvents(2, 1);
+    await service.db.query(`
+      UPDATE webhook_delivery SET next_attempt_at = now()
+      WHERE ctid = (SELECT ctid FROM webhook_delivery WHERE state = 'pending' ORDER BY next_attempt_at LIMIT 1)`);
+    expect(await claimed({ ...wide, limit: 1, quickLimit: 1, endpoints: names.map(allOf) }, names)).toEqual([
+      1, 0,
+    ]);
+  });
+
   test.for([
     { lane: "quick", slow: false, bounds: { quickLimit: 0 }, taken: [0, 1, 1] },
     { lane: "slow", slow: true, bounds: { slowLimit: 0 }, taken: [0, 1, 1] },
@@ -318,6 +328,15 @@ describe("a claim", () => {
     expect(attempts).toHaveLength(3);
   });
 
+  test("takes as many for an endpoint as it has room for, also if hundreds are due", async () => {
+    const shop = await openShop(service);
+    await shop.setWebhook("http://127.0.0.1:1/hook");
+    const due = { endpoints: 1, eventsEach: 200, urls: "http://127.0.0.1:1/", due: "now()" };
+    await eventsOfOthers(service, await shop.event(), due);
+    const { attempts } = await deliveries.claim({ ...wide, perEndpoint: 50, endpoints: [] });
+    expect(attempts).toHaveLength(51);
+  });
+
   test("looks at no endpoint whose events all wait for a later attempt", async () => {
     const shop = await openShop(service);
     await shop.setWebhook("http://127.0.0.1:1/hook");
@@ -336,7 +355,10 @@ describe("a claim", () => {
       expect(attempts).toHaveLength(1);
     };
     const scans = async () => {
-      await database.query({ text: "SELECT pg_stat_force_next_flush()", rowMode: "array" });
+      // What the test's own statements have scanned is counted now as well, not in between.
+      const flush = "SELECT pg_stat_force_next_flush()";
+      await database.query({ text: flush, rowMode: "array" });
+      await service.db.query(flush);
       const { rows } = await service.db.query(
         "SELECT sum(idx_scan)::int AS scans FROM pg_stat_user_indexes WHERE relname IN ('webhook_delivery', 'webhook_configuration')",
       );
@@ -347,6 +369,31 @@ describe("a claim", () => {
     const before = await scans();
     await claimOne();
     expect((await scans()) - before).toBeLessThan(waiting.endpoints);
+  });
+
+  test("sets aside after a second what a disabled webhook has in the queue for later, however often it is made", async () => {
+    const [disabled, other] = [await openShop(service), await openShop(service)];
+    for (const shop of [disabled, other]) await shop.setWebhook("http://127.0.0.1:1/hook");
+    await disabled.event();
+    await service.db.query(
+      "UPDATE webhook_delivery SET next_attempt_at = now() + interval '1 hour' WHERE state = 'pending'",
+    );
+    let now = performance.now() + 2_000;
+    const clock = vi.spyOn(performance, "now").mockImplementation(() => now);
+    onTestFinished(() => clock.mockRestore());
+    const heldBack: number[] = [];
+    for (let made = 0; made < 4; made++) {
+      await other.event();
+      const claim = await deliveries.claim({ ...wide, endpoints: [] });
+      expect(claim.attempts).toHaveLength(1);
+      heldBack.push(claim.heldBack);
+      now += 400;
+      await service.db.query(
+        "UPDATE webhook_configuration SET disabled_at = now(), disabled_reason = 'disabled by hand' WHERE project_id = $1",
+        [decodeId("prj_", disabled.projectId)],
+      );
+    }
+    expect(heldBack).toEqual([0, 0, 0, 1]);
   });
 
   test("takes no events of disabled webhooks, also if more are due than one claim sets aside", async () => {
