@@ -1,5 +1,6 @@
 import { EventEmitter } from "node:events";
 import type { ServerHttp2Stream } from "node:http2";
+import { setTimeout as delay } from "node:timers/promises";
 import { expect, onTestFinished, test, vi } from "vitest";
 import type { Caller } from "../../src/core/project.ts";
 import { Failure } from "../../src/failures.ts";
@@ -38,6 +39,7 @@ function openSome(count: number) {
   const leave = Array.from({ length: count }, () => open("one"));
   return {
     open,
+    add: streams.add,
     leave,
     ended,
     checked,
@@ -89,6 +91,25 @@ test("changes that are announced during a check share the next one", async () =>
   expect(checked).toEqual(["one", "one", "one"]);
 });
 
+test("after a check that a change has caused, the next one waits for four times as long as that took", async () => {
+  const { add, announce } = openSome(0);
+  const begun: number[] = [];
+  const ended: number[] = [];
+  const authenticate = async () => {
+    begun.push(performance.now());
+    await delay(50);
+    ended.push(performance.now());
+  };
+  add({ credential: "one", authenticate, end: () => {} });
+  announce();
+  announce();
+  await vi.waitUntil(() => ended.length === 2, { timeout: 45_000 });
+  const [firstBegun = 0, nextBegun = 0] = begun;
+  const [firstEnded = 0] = ended;
+  // A timer counts whole milliseconds.
+  expect(nextBegun - firstEnded).toBeGreaterThan(4 * (firstEnded - firstBegun) - 2);
+});
+
 test("a stream that is opened while its credential is being checked does not end with the others", async () => {
   const { announce, refuse, ended, open } = openSome(2);
   refuse("invalid_api_key");
@@ -112,10 +133,12 @@ test("streams of an invalid credential end within a second without an announceme
 
 test("after the stop nothing is checked any more", async () => {
   const { announce, checked, close } = openSome(1);
+  for (let change = 0; change < 2; change++) announce();
   close();
   announce();
   await vi.advanceTimersByTimeAsync(1_000);
-  expect(checked).toEqual([]);
+  await delay(50);
+  expect(checked).toEqual(["one"]);
 });
 
 /** Counts streams as the gate does. */
