@@ -1,6 +1,8 @@
-import { setTimeout as delay } from "node:timers/promises";
+import { setTimeout as delay, setImmediate as nextTurn } from "node:timers/promises";
 import { Code } from "@connectrpc/connect";
 import { describe, expect, onTestFinished, test, vi } from "vitest";
+import { newId } from "../../src/core/ids.ts";
+import { followChanges } from "../../src/core/watch-verification.ts";
 import {
   VerificationService,
   VerificationStatus,
@@ -256,6 +258,23 @@ test.for<[string, VerificationStatus, (pending: Pending) => Promise<unknown>]>([
   const watching = watch(pending.id);
   expect(await watching.next()).toBe(status);
   expect(await watching.next()).toBeUndefined();
+});
+
+test("a change wakes a watch once, which then waits for another one", async () => {
+  let announce = () => {};
+  const follow = (_id: string, onChange: () => void) => {
+    announce = onChange;
+    return { stop: () => {} };
+  };
+  const changes = followChanges({ follow }, newId(), new AbortController().signal);
+  announce();
+  await changes.next(60_000);
+  const waited = vi.fn();
+  const waiting = changes.next(60_000).then(waited);
+  await nextTurn();
+  expect(waited).not.toHaveBeenCalled();
+  announce();
+  await waiting;
 });
 
 test("a watch gets the terminal state with all its fields", async () => {
