@@ -12,6 +12,11 @@ const unauthenticatedLimits = { inAll: 1_000, each: 500 };
 const authenticatingLimits = { inAll: 5_000, each: 2_500 };
 /** A refused stream lasts until its connection has taken the refusal, which a connection that reads nothing never does. */
 const mostRefusals = 10_000;
+/**
+ * How much a connection that has presented a valid credential may send ahead. Any other has the 64 KiB of HTTP/2: in frames of a
+ * byte each, what it sends takes a hundred times as much memory until its streams are read.
+ */
+const knownWindowBytes = 4 * 1024 * 1024;
 
 /**
  * Bounds the streams whose caller is not authenticated, each from its opening to its close, whether or not its response
@@ -21,7 +26,7 @@ const mostRefusals = 10_000;
 export interface UnauthenticatedStreams {
   /** False if there is no room; the stream was then refused. `hasCredential`: it will be looked up. */
   open(stream: ServerHttp2Stream, address: string, hasCredential: boolean): boolean;
-  /** Reports that the stream's credential is valid. */
+  /** Reports that the stream's credential is valid, which gives its connection a larger window. */
   admit(stream: ServerHttp2Stream): void;
   /** Whether the connection has presented a valid credential. */
   isKnown(session: Http2Session): boolean;
@@ -109,7 +114,10 @@ export function limitUnauthenticatedStreams(noteRefused: NoteRefusedStream): Una
 
     admit(stream) {
       leave.call(stream);
-      if (stream.session !== undefined) knownSessions.add(stream.session);
+      const { session } = stream;
+      if (session === undefined || session.destroyed || knownSessions.has(session)) return;
+      knownSessions.add(session);
+      session.setLocalWindowSize(knownWindowBytes);
     },
 
     isKnown: (session) => knownSessions.has(session),

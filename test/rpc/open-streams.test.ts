@@ -560,6 +560,37 @@ test("JSON that a refusal cannot quote is refused without console output", async
   expect(printed).not.toHaveBeenCalled();
 });
 
+test.for([
+  { name: "an unfinished stream", method: "InboundMessageService/StreamInboundMessages" },
+  { name: "an unfinished call", method: "ProjectService/ListProjects" },
+])("a connection may send 64 KiB ahead, and from the valid credential of $name on 4 MiB", async ({
+  method,
+}) => {
+  const connection = http2.connect(`http://${service.grpcAddress}`);
+  onTestFinished(() => connection.destroy());
+  const headers = { ":method": "POST", "content-type": "application/grpc" };
+  const mayBeSent = () => connection.state.remoteWindowSize;
+  // What an answer to a ping comes after has arrived.
+  const arrived = () => new Promise((resolve) => connection.ping(resolve));
+  const call = (path: string, authorization?: string) => {
+    const stream = connection.request({ ...headers, ":path": path, ...(authorization && { authorization }) });
+    return stream.on("error", () => {}).resume();
+  };
+
+  for (const [path, authorization] of [
+    ["/none/Such"],
+    [`/phoneproof.v1.${method}`],
+    [`/phoneproof.v1.${method}`, "Bearer pp_svc_nobodys"],
+  ] as const) {
+    const refused = call(path, authorization);
+    await new Promise((resolve) => refused.on("response", resolve));
+    await arrived();
+    expect(mayBeSent()).toBeLessThan(64 * 1024);
+  }
+  call(`/phoneproof.v1.${method}`, `Bearer ${service.adminToken}`);
+  await expect.poll(mayBeSent).toBe(4 * 1024 * 1024);
+});
+
 test("unauthenticated streams are limited to 500 in a process, and those that end free their places", async () => {
   const connection = connectRaw(service.grpcAddress);
   const watchers = Array.from({ length: 600 }, (_, index) => {

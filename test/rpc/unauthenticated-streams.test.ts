@@ -11,7 +11,7 @@ const address = "192.0.2.1";
 /** `takes`: whether its client takes a refusal, so that it closes. */
 function newStream(destroy = vi.fn(), takes = true): ServerHttp2Stream {
   const stream = Object.assign(new EventEmitter(), {
-    session: { destroy },
+    session: { destroy, setLocalWindowSize() {} },
     closed: false,
     destroyed: false,
     respond() {},
