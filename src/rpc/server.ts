@@ -112,12 +112,17 @@ export function createRpcServer(parts: {
     // process for failed, and stops sending it anybody's calls.
     frameworkErrors: (_error, request, reply) => void refuseBeforeReading(request, reply),
     serverFactory: (handler) => {
+      const answer: typeof handler = (request, response) => {
+        // Fastify would answer a method that its router does not know by itself, before any hook. No other than POST is served.
+        if (request.method !== "POST") Object.assign(request, { method: "GET" });
+        handler(request, response);
+      };
       const http2Server =
         tls === null
-          ? http2.createServer(options, handler)
+          ? http2.createServer(options, answer)
           : http2.createSecureServer(
               { ...options, ...secureContextOf(tls), requestCert: tls.ca !== null },
-              handler,
+              answer,
             );
       http2Server.on("connect", ({ stream }: http2.Http2ServerRequest) =>
         stream.close(http2.constants.NGHTTP2_PROTOCOL_ERROR),

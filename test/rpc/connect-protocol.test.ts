@@ -421,6 +421,8 @@ test.for([
   "PUT",
   "OPTIONS",
   "HEAD",
+  "PURGE",
+  "ANY-OTHER",
 ])("%s gets 405, with the method that is allowed", async (httpMethod) => {
   for (const type of ["application/json", "application/connect+proto"]) {
     const stream = session.request({
@@ -432,6 +434,7 @@ test.for([
     const [headers] = (await once(stream, "response")) as [http2.IncomingHttpHeaders];
     stream.resume();
     expect([headers[":status"], headers.allow]).toEqual([405, "POST"]);
+    expect(headers["x-request-id"]).toMatch(/^req_/);
   }
 });
 
