@@ -16,8 +16,8 @@ const disabledAtOnce = 500;
 /** If no more are due, a claim finds their versions by them. */
 const fewDue = 100;
 
-/** How often a claim walks, however few are due: what disabled webhooks have in the queue for later leaves it then. */
-const walkEveryMs = 1_000;
+/** This long after a walk a claim walks even if few are due: what disabled webhooks have in the queue for later leaves it then. */
+const walkAfterMs = 1_000;
 
 /**
  * The identity of a version's endpoint: all versions with the same project, environment and URL share it. A digest, since URLs
@@ -150,7 +150,7 @@ SELECT h.rows, c.verification_id::text, c.attempts::int, c.failures::int, c.rese
     SELECT string_agg(encode(o.secret, 'hex'), ',' ORDER BY o.version) FROM webhook_configuration o
     WHERE o.project_id = w.project_id AND o.environment = w.environment AND o.version >= w.version AND o.url = w.url
   ),
-  e.type::text, ${epochMs("e.occurred_at")}, ${epochMs(nowMs)}, ${verificationColumns}
+  e.type::text, ${epochMs("e.occurred_at")}, ${epochMs(nowMs)}, ${verificationColumns}, (SELECT walks FROM look)
 FROM (SELECT count(*)::float8 AS rows FROM held_back) h
 LEFT JOIN claimed c ON true
 LEFT JOIN LATERAL (SELECT * FROM webhook_configuration WHERE id = c.webhook_configuration_id OFFSET 0) w ON true
@@ -218,8 +218,6 @@ export function createDeliveryClaims(database: Database): (bounds: ClaimBounds) 
     { limit, quickLimit, slowLimit, slowFirstLimit, perEndpoint, endpoints }: ClaimBounds,
   ): Promise<Claim> {
     const now = performance.now();
-    const walks = now - walkedAt >= walkEveryMs;
-    if (walks) walkedAt = now;
     const rows = await runStatement(database, claimStatement, [
       plainArray(endpoints.map(({ endpoint }) => endpoint)),
       plainArray(endpoints.map(({ room }) => room)),
@@ -231,8 +229,9 @@ export function createDeliveryClaims(database: Database): (bounds: ClaimBounds) 
       slowLimit,
       slowFirstLimit,
       id,
-      walks,
+      now - walkedAt >= walkAfterMs,
     ]);
+    if (rows[0]?.at(-1) === true) walkedAt = now;
     return {
       attempts: rows.map(dueAttemptOf).filter((due) => due !== null),
       heldBack: (rows[0]?.[0] as number | undefined) ?? 0,
