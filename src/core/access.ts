@@ -1,4 +1,5 @@
 import { Failure, type FieldViolation } from "../failures.ts";
+import type { Call } from "./call.ts";
 import { decodeId, firstUuid } from "./ids.ts";
 import type { Caller, Environment, ServiceTokenScope } from "./project.ts";
 import type { VerificationLookup } from "./verification.ts";
@@ -99,15 +100,20 @@ export function chargedProject(caller: Caller): string | null {
 
 /**
  * The look-up for the verification that a request names, within the caller's bounds. A malformed verification or project id is
- * looked up as a UUID that matches nothing, so that its answer is the same as for a wrong id and takes as long.
+ * looked up as a UUID that matches nothing, so that its answer is the same as for a wrong id and takes as long. Whatever else is
+ * invalid is refused, after the caller's bounds.
  */
 export function lookupOf(
-  caller: Caller,
+  { caller, violations }: Call,
   named: NamedScope & { readonly verificationId: string },
 ): VerificationLookup {
   const id = decodeId("vrf_", named.verificationId) ?? firstUuid;
   const isNoProject = named.projectId !== null && decodeId("prj_", named.projectId) === null;
   const isBound = caller.kind === "merchant" || caller.projectId !== null;
-  if (isNoProject && !isBound) return { id: firstUuid, projectId: firstUuid, environment: named.environment };
-  return { id, ...boundsOf(caller, named) };
+  const lookup =
+    isNoProject && !isBound
+      ? { id: firstUuid, projectId: firstUuid, environment: named.environment }
+      : { id, ...boundsOf(caller, named) };
+  if (violations.length > 0) throw new Failure("validation_failed", { fields: violations });
+  return lookup;
 }

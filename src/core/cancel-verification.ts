@@ -19,7 +19,7 @@ export function cancelVerification({
 }): CancelVerification {
   return async (request, call) => {
     requireScope(call.caller, "write");
-    const lookup = lookupOf(call.caller, request);
+    const lookup = lookupOf(call, request);
     const { usage, value } = await verifications.cancel(lookup, chargedProject(call.caller));
     call.usage = usage;
     if (value === null) throw verificationNotFound(call.caller, request);

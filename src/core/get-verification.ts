@@ -17,7 +17,7 @@ export function getVerification({
 }): GetVerification {
   return async (request, call) => {
     requireScope(call.caller, "read");
-    const lookup = lookupOf(call.caller, request);
+    const lookup = lookupOf(call, request);
     const { usage, value } = await verifications.find(lookup, chargedProject(call.caller));
     call.usage = usage;
     if (value === null) throw verificationNotFound(call.caller, request);

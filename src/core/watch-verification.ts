@@ -82,7 +82,7 @@ export function watchVerification(parts: {
 }): WatchVerification {
   return async function* (request, call, signal) {
     requireScope(call.caller, "read");
-    const lookup = lookupOf(call.caller, request);
+    const lookup = lookupOf(call, request);
     const changes = followChanges(parts.transitions, lookup.id, signal);
     try {
       const { usage, value } = await parts.verifications.find(lookup, chargedProject(call.caller));

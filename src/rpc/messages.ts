@@ -134,7 +134,7 @@ export const emptyToNull = <Text extends string | undefined>(text: Text) => (tex
 /** The project and environment that a request names. */
 export function namedScopeOf(
   { projectId, environment }: { readonly projectId: string; readonly environment: Environment },
-  found?: Found,
+  found: Found,
 ) {
   return { projectId: emptyToNull(projectId), environment: environmentOf(environment, found) };
 }

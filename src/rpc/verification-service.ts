@@ -42,7 +42,10 @@ export function createVerificationService(core: VerificationUseCases): Verificat
     async getVerification(request, call) {
       const { verificationId } = request;
       nameVerification(call, verificationId);
-      const verification = await core.getVerification({ verificationId, ...namedScopeOf(request) }, call);
+      const verification = await core.getVerification(
+        { verificationId, ...namedScopeOf(request, call) },
+        call,
+      );
       const response = create(GetVerificationResponseSchema);
       response.verification = verificationMessage(verification);
       return response;
@@ -51,7 +54,10 @@ export function createVerificationService(core: VerificationUseCases): Verificat
     async cancelVerification(request, call) {
       const { verificationId } = request;
       nameVerification(call, verificationId);
-      const verification = await core.cancelVerification({ verificationId, ...namedScopeOf(request) }, call);
+      const verification = await core.cancelVerification(
+        { verificationId, ...namedScopeOf(request, call) },
+        call,
+      );
       const response = create(CancelVerificationResponseSchema);
       response.verification = verificationMessage(verification);
       return response;
@@ -81,7 +87,7 @@ export function createVerificationService(core: VerificationUseCases): Verificat
     async *watchVerification(request, call, signal) {
       const { verificationId } = request;
       nameVerification(call, verificationId);
-      const seen = core.watchVerification({ verificationId, ...namedScopeOf(request) }, call, signal);
+      const seen = core.watchVerification({ verificationId, ...namedScopeOf(request, call) }, call, signal);
       for await (const verification of seen) {
         yield create(WatchVerificationResponseSchema, { verification: verificationMessage(verification) });
       }

@@ -232,6 +232,28 @@ test("a missing scope is reported before validation errors", async () => {
   ).toMatchObject(insufficientScope);
 });
 
+test("another project is refused before validation errors, and not counted", async () => {
+  const client = service.client(VerificationService, project.liveKey);
+  const request = { projectId: neighbour.projectId, environment: 99 as UnknownEnum };
+  const calls = [
+    client.createVerification,
+    client.getVerification,
+    client.cancelVerification,
+    client.listVerifications,
+    (...sent: Parameters<typeof client.watchVerification>) =>
+      Array.fromAsync(client.watchVerification(...sent)),
+  ];
+  for (const call of calls) {
+    const refused = await answerOf<unknown>((options) => call(request, options));
+    expect(refused).toMatchObject(insufficientScope);
+    expect(refused.metadata.get("x-usage-calls")).toBeNull();
+    const alone = await answerOf<unknown>((options) =>
+      call({ environment: request.environment, idempotencyKey: newIdempotencyKey() }, options),
+    );
+    expect(alone).toMatchObject({ code: "validation_failed", fields: ["environment"] });
+  }
+});
+
 test("a suspended project's key is refused by every verification RPC until the project is resumed", async () => {
   const { projectId, liveKey } = await service.createProject();
   const projects = service.client(ProjectService);
