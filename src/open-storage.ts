@@ -16,7 +16,7 @@ import { isAnsweredWithError } from "./storage/database-errors.ts";
 import { startEmbeddedPostgres } from "./storage/embedded/embedded-postgres.ts";
 import { createSchemaCheck } from "./storage/migration-records.ts";
 import { applyMigrations, type MigrationProgress } from "./storage/migrations.ts";
-import { createNotices, type NoticeListeners, requireNotices } from "./storage/notices.ts";
+import { createNotices, type NoticeListeners, requireNotices, sendNotice } from "./storage/notices.ts";
 import { readLeakingLogSettings } from "./storage/server-log.ts";
 import { tracedBatches, tracedStatements } from "./tracing/traced-storage.ts";
 
@@ -189,9 +189,7 @@ async function startNotices(
   else if (noticesUrl === null) await withDatabaseErrors("DATABASE_URL", databaseUrl, () => notices.start());
   else {
     const announce = (channel: string, payload: string) =>
-      withDatabaseErrors("DATABASE_URL", databaseUrl, () =>
-        database.query({ text: "SELECT pg_notify($1, $2)", values: [channel, payload], rowMode: "array" }),
-      );
+      withDatabaseErrors("DATABASE_URL", databaseUrl, () => sendNotice(database, channel, payload));
     await withDatabaseErrors("DATABASE_NOTICES_URL", noticesUrl, async () => {
       await requireNotices({ connectionString: noticesUrl }, announce);
       await notices.start();

@@ -2,6 +2,7 @@ import { randomUUID } from "node:crypto";
 import { setTimeout as delay } from "node:timers/promises";
 import pg from "pg";
 import { afterRunning } from "../running-time.ts";
+import type { Statements } from "./database.ts";
 import { failWithLoss } from "./pooled-client.ts";
 import { giveUpVanishedClient } from "./session-settings.ts";
 import { hintChannel, transitionChannel } from "./transition.ts";
@@ -207,6 +208,11 @@ export async function requireNotices(
   throw new Error(
     "notifications sent over DATABASE_URL do not arrive here: this is another database, or a pooler that does not keep sessions",
   );
+}
+
+/** Sends a notice of no change; those of a change are sent within its statement or transaction. */
+export async function sendNotice(statements: Statements, channel: string, payload: string): Promise<void> {
+  await statements.query({ text: "SELECT pg_notify($1, $2)", values: [channel, payload], rowMode: "array" });
 }
 
 function* transitionsIn(payload: string): Iterable<Transition> {

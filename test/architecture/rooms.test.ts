@@ -193,6 +193,16 @@ test("rooms import only from the rooms they may, and packages are used only in t
   expect(violationsIn(imports)).toEqual([]);
 });
 
+/** A string that begins like a statement. */
+const statement = /["'`]\s*(SELECT|INSERT|UPDATE|DELETE|WITH|LISTEN|SET|LOCK|BEGIN|COMMIT)\s/;
+
+test("SQL is only in storage", () => {
+  const roomsWithSql = sources()
+    .filter(({ text }) => statement.test(text))
+    .map(({ file }) => roomOf(file));
+  expect(new Set(roomsWithSql)).toEqual(new Set(["storage"]));
+});
+
 test("every room is in the table", () => {
   const rooms = new Set(sources().map(({ file }) => roomOf(file)));
   expect([...rooms].filter((room) => mayImport[room] === undefined)).toEqual([]);
