@@ -27,14 +27,14 @@ export const creationBody = creationBodyFor("010-1234-5678");
  * index.
  */
 export function merchantRequests(apiKey: string) {
-  const common = `Host: api.shop.example\r\nAuthorization: Bearer ${apiKey}\r\nUser-Agent: shop/1.0\r\n`;
+  const headers = `Host: api.shop.example\r\nAuthorization: Bearer ${apiKey}\r\nUser-Agent: shop/1.0\r\n`;
   return {
     create: (idempotencyKey: string = randomUUID(), body: string = creationBody) =>
-      `POST /v1/verifications HTTP/1.1\r\n${common}Content-Type: application/json\r\n` +
+      `POST /v1/verifications HTTP/1.1\r\n${headers}Content-Type: application/json\r\n` +
       `Idempotency-Key: ${idempotencyKey}\r\nContent-Length: ${body.length}\r\n\r\n${body}`,
-    read: (verificationId: string) => `GET /v1/verifications/${verificationId} HTTP/1.1\r\n${common}\r\n`,
+    read: (verificationId: string) => `GET /v1/verifications/${verificationId} HTTP/1.1\r\n${headers}\r\n`,
     cancel: (verificationId: string) =>
-      `POST /v1/verifications/${verificationId}/cancel HTTP/1.1\r\n${common}Content-Length: 0\r\n\r\n`,
+      `POST /v1/verifications/${verificationId}/cancel HTTP/1.1\r\n${headers}Content-Length: 0\r\n\r\n`,
   };
 }
 

@@ -180,7 +180,7 @@ export function createRpcServer(parts: {
     return isRefused;
   }
 
-  const common = {
+  const served = {
     // gRPC-Web is for browsers, which reach no internal service.
     grpcWeb: false,
     jsonOptions: strictJson,
@@ -197,12 +197,12 @@ export function createRpcServer(parts: {
     },
   };
   server.register(fastifyConnectPlugin, {
-    ...common,
+    ...served,
     readMaxBytes: maxStandardMessageBytes,
     routes: (router) => standardRoutes(router, isReady),
   });
   const admitted = {
-    ...common,
+    ...served,
     requestGate: tracing ? tracedGate(tracing, gate) : gate,
     interceptors: tracing ? [tracingInterceptor(), admitting] : [admitting],
   };
