@@ -23,6 +23,12 @@ export const ineffectiveParameters = (url: string): string[] =>
     (name) => /^\w+$/.test(name) && !effectiveParameters.has(name),
   );
 
+/**
+ * The values that the driver knows, in a URL and as PGSSLMODE. With another in a URL it verifies in full, as PGSSLMODE it does
+ * without TLS; and so it does if the URL has an empty one, for which nothing was filled in.
+ */
+export const sslModes = ["disable", "prefer", "require", "verify-ca", "verify-full", "no-verify"] as const;
+
 export const databaseUrl = z
   .string()
   .refine(
@@ -44,6 +50,13 @@ export const databaseUrl = z
     (text) => !URL.parse(text)?.searchParams.getAll("sslrootcert").includes("system"),
     "must not have sslrootcert=system, which the driver takes for a file's name: leave it out for a public authority, and set NODE_OPTIONS=--use-system-ca to trust those of this machine, too",
   )
+  .refine(
+    (text) =>
+      URL.parse(text)
+        ?.searchParams.getAll("sslmode")
+        .every((mode) => sslModes.some((known) => known === mode)),
+    `must have one of these as its sslmode, or none: ${sslModes.join(", ")}`,
+  )
   .transform((text) =>
     // The driver already verifies in full for each of these modes, and prints a nine-line warning on standard error
     // that a later version will not.
@@ -52,6 +65,3 @@ export const databaseUrl = z
       : text.replace(/([?&]sslmode=)(?:prefer|require|verify-ca)(?=&|$)/g, "$1verify-full"),
   )
   .transform((text) => text.replace(ownParameters, "$1"));
-
-/** The sslmode values that the driver knows: with any other it connects without TLS. */
-export const sslModes = ["disable", "prefer", "require", "verify-ca", "verify-full", "no-verify"] as const;

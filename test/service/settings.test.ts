@@ -569,6 +569,13 @@ test.for<[string, string, string]>([
     "postgres://db.example/phoneproof?sslrootcert=system",
     "must not have sslrootcert=system",
   ],
+  ...["DATABASE_URL", "DATABASE_NOTICES_URL"].flatMap((name) =>
+    ["allow", "verify_full", "REQUIRE", "", "disable&sslmode="].map((mode): [string, string, string] => [
+      name,
+      `postgres://db.example/phoneproof?sslmode=${mode}`,
+      "must have one of these as its sslmode, or none: disable, prefer, ",
+    ]),
+  ),
   ["DATABASE_NOTICES_URL", "postgres://db.example/phoneproof", "must be set together with DATABASE_URL"],
   ["REDIS_URL", "redis://us%er:word@redis.example", "must be a URL such as redis://"],
   ["REDIS_URL", "redis://user:w%rd@redis.example", "must be a URL such as redis://"],
