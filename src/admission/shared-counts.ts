@@ -1,9 +1,10 @@
 /**
  * Counts in Redis, shared by all processes.
  *
- * Invariant: no call fails because of Redis, or waits for it longer than `answerTimeoutMs`. After one late answer or error the
- * connection is closed, and everything else that waits on it fails over at once. From then on this process counts by itself and
- * sends Redis nothing until a new connection, opened in the background, has passed a test: it counts, and as fast as a call needs.
+ * Invariant: no call fails because of Redis, or waits for it longer than `answerTimeoutMs`, or ten turns of the event loop in a
+ * process that is slow itself. After one late answer or error the connection is closed, and everything else that waits on it fails
+ * over at once. From then on this process counts by itself and sends Redis nothing until a new connection, opened in the
+ * background, has passed a test: it counts, and as fast as a call needs.
  */
 
 import { createClient, type RedisClientType } from "@redis/client";
@@ -18,6 +19,8 @@ export interface SharedCounts {
 /** About a hundred times the response time of a nearby Redis. */
 const answerTimeoutMs = 200;
 const connectTimeoutMs = 1_000;
+/** A timeout is counted in so many steps: see `withTimeout`. */
+const timeoutSteps = 10;
 const retryMs = 1_000;
 /**
  * How long a new connection must have worked until its Redis is reported as back. One that can be reached again and again, but
@@ -184,13 +187,20 @@ export async function shareCounts(
 }
 
 /**
- * Rejects after `timeoutMs`. It rejects in setImmediate, after pending I/O was read: an answer that arrived while the event
- * loop was blocked is not late.
+ * Rejects after `timeoutMs`, counted in steps, of which a turn of the event loop is one at most: a command is sent at the end of a
+ * turn, or of a later one if there are many, and in a process that lacks CPU each turn alone may take as long as Redis may. It
+ * rejects in setImmediate, after pending I/O was read: an answer that arrived while the event loop was blocked is not late.
  */
 function withTimeout<T>(timeoutMs: number, ask: () => Promise<T>): Promise<T> {
   return new Promise((resolve, reject) => {
     const late = () => reject(new Error(`no answer within ${timeoutMs} ms`));
-    const timer = setTimeout(() => setImmediate(late), timeoutMs);
+    let stepsLeft = timeoutSteps;
+    const nextStep = () => {
+      if (stepsLeft-- === 0) setImmediate(late);
+      else timer = setTimeout(nextStep, timeoutMs / timeoutSteps);
+    };
+    let timer: NodeJS.Timeout;
+    nextStep();
     ask()
       .then(resolve, reject)
       .finally(() => clearTimeout(timer));

@@ -278,6 +278,29 @@ describe("if Redis is unreachable", () => {
   });
 });
 
+test("a process whose event loop is slow, as for lack of CPU, does not take its Redis for late", async () => {
+  const redis = await startFakeRedis();
+  const service = await startTestService({ REDIS_URL: `redis://127.0.0.1:${redis.port}` });
+  await untilUsed(service);
+  const { testKey } = await service.createProject();
+  const connections = redis.sockets.length;
+  // In each turn this runs before the commands of that turn are sent.
+  const stall = () => {
+    const until = performance.now() + 300;
+    while (performance.now() < until);
+    turn = setImmediate(stall);
+  };
+  let turn = setImmediate(stall);
+  try {
+    expect(await admitted([service], testKey, 3)).toBe(3);
+  } finally {
+    clearImmediate(turn);
+  }
+  expect(await lostBy(service)).toBe(0);
+  expect(redis.sockets.length).toBe(connections);
+  await service.close();
+});
+
 if (redisServer !== undefined)
   describe("processes with one Redis", () => {
     let port: number;
