@@ -3,14 +3,14 @@ import path from "node:path";
 import { adminToken } from "./config.ts";
 import { newCredential } from "./core/credential.ts";
 import { SettingError } from "./setting-errors.ts";
-import { giveToOwner } from "./storage/embedded/data-directory.ts";
+import { giveToOwner, syncDirectory } from "./storage/embedded/data-directory.ts";
 
 /**
  * Returns the installation's admin token from DATA_DIR/admin-token, and creates it at the first start: whoever can read
  * that directory can administer. The embedded database starts before this call; it has created the directory, and its
  * lock admits one service at a time. The file is written under another name, flushed to disk and renamed, so an
- * interrupted start, even by a power failure, leaves no file or a complete one. Throws SettingError where the file
- * cannot be used.
+ * interrupted start, even by a power failure, leaves no file or a complete one; and its name is flushed as well, before anybody
+ * can use the token. Throws SettingError where the file cannot be used.
  */
 export async function readOrMakeAdminToken(dataDir: string): Promise<string> {
   const file = path.join(dataDir, "admin-token");
@@ -44,6 +44,7 @@ async function writeWhole(file: string, text: string): Promise<void> {
   await writeFile(unfinished, text, { mode: 0o600, flag: "wx", flush: true });
   await giveToOwner(unfinished);
   await rename(unfinished, file);
+  await syncDirectory(path.dirname(file));
 }
 
 async function during<T>(what: string, file: string, work: () => Promise<T>): Promise<T> {

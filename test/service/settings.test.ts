@@ -3,14 +3,17 @@
 import { spawn } from "node:child_process";
 import { generateKeyPairSync } from "node:crypto";
 import { once } from "node:events";
-import { mkdtempSync, readFileSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync } from "node:fs";
 import {
   chmod,
   copyFile,
+  type FileHandle,
   mkdir,
   mkdtemp,
+  open,
   readdir,
   readFile,
+  realpath,
   rm,
   stat,
   symlink,
@@ -22,7 +25,7 @@ import path from "node:path";
 import { text } from "node:stream/consumers";
 import { TLSSocket } from "node:tls";
 import { createClient } from "@connectrpc/connect";
-import { afterAll, afterEach, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { afterAll, afterEach, beforeAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import { readOrMakeAdminToken } from "../../src/admin-token.ts";
 import { findAddress } from "../../src/cli/address.ts";
 import { parseConfig } from "../../src/config.ts";
@@ -177,6 +180,26 @@ test("an admin token file that a power failure left empty is created again", asy
   expect((await readFile(file, "utf8")).trim()).toBe(made);
   expect(await readOrMakeAdminToken(dataDir)).toBe(made);
   expect(await readdir(dataDir)).toEqual(["admin-token"]);
+});
+
+test("the admin token survives a power failure once it can be used: its file is flushed to disk, and then its name", async () => {
+  const dataDir = await realpath(await mkdtemp(path.join(tmpdir(), "phoneproof-settings-")));
+  onTestFinished(() => rm(dataDir, { recursive: true }));
+  const file = path.join(dataDir, "admin-token");
+  const flushed: { ino: number; name: boolean }[] = [];
+  const handle = await open(dataDir, "r");
+  const sync = vi.spyOn(Object.getPrototypeOf(handle) as FileHandle, "sync");
+  sync.mockImplementation(async function (this: FileHandle) {
+    flushed.push({ ino: (await this.stat()).ino, name: existsSync(file) });
+  });
+  onTestFinished(() => sync.mockRestore());
+  await handle.close();
+  await readOrMakeAdminToken(dataDir);
+  const [ofFile, ofDirectory] = await Promise.all([stat(file), stat(dataDir)]);
+  expect(flushed).toEqual([
+    { ino: ofFile.ino, name: false },
+    { ino: ofDirectory.ino, name: true },
+  ]);
 });
 
 describe("an admin token file", () => {

@@ -49,6 +49,12 @@ export async function giveToOwner(file: string): Promise<void> {
   await lchown(file, owner.uid, owner.gid).catch(() => {});
 }
 
+/** Flushes the names in the directory to disk: without it, a power failure can undo a rename, whatever was flushed of the file. */
+export async function syncDirectory(directory: string): Promise<void> {
+  const handle = await open(directory, "r");
+  await handle.sync().finally(() => handle.close());
+}
+
 async function isDirectory(file: string): Promise<boolean> {
   return stat(file).then(
     (found) => found.isDirectory(),

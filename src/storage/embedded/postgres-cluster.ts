@@ -1,8 +1,9 @@
 /** Creates the files of an embedded Postgres: all of them or none, wherever it is interrupted. */
 import { spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
-import { access, chown, lstat, mkdtemp, open, readdir, rename, rm, stat, writeFile } from "node:fs/promises";
+import { access, chown, lstat, mkdtemp, readdir, rename, rm, stat, writeFile } from "node:fs/promises";
 import path from "node:path";
+import { syncDirectory } from "./data-directory.ts";
 import { chownTree, type Launch } from "./postgres-launch.ts";
 import { reasonIn } from "./postgres-log.ts";
 import { serverEnvironment } from "./postgres-process.ts";
@@ -111,11 +112,6 @@ async function runInitdb(
   });
   signal?.removeEventListener("abort", end);
   if (code !== "") throw new Error(`PostgreSQL could not be initialised: ${reasonIn(output) || code}`);
-}
-
-async function syncDirectory(directory: string): Promise<void> {
-  const handle = await open(directory, "r");
-  await handle.sync().finally(() => handle.close());
 }
 
 /** Whether the file exists; rejects if this user has no permission to see that. */
