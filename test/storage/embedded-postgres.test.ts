@@ -14,6 +14,7 @@ import {
   rm,
   stat,
   symlink,
+  truncate,
   writeFile,
 } from "node:fs/promises";
 import os from "node:os";
@@ -960,12 +961,23 @@ describe("a server that does not start", () => {
     await expect(initialised).rejects.toThrow(`folder with ${character} in its path`);
   });
 
-  test("because its password is missing says so", async () => {
+  test.for<[string, (file: string) => Promise<void>]>([
+    ["is missing", (file) => rm(file)],
+    ["is empty", (file) => writeFile(file, " \n")],
+    ["does not have the database's password", (file) => truncate(file, 12)],
+  ])("because the file of its password %s says so, and starts once it is restored", async ([
+    reason,
+    lose,
+  ]) => {
     await initialise();
-    await writeFile(path.join(dataDir, "postgres/phoneproof.password"), " \n");
+    const file = path.join(dataDir, "postgres/phoneproof.password");
+    await copyFile(file, `${file}.backup`);
+    await lose(file);
     await expect(start()).rejects.toThrow(
-      `DATA_DIR ${dataDir}: ${dataDir}/postgres/phoneproof.password is empty: restore`,
+      `DATA_DIR ${dataDir}: ${file} ${reason}: restore this file from a backup`,
     );
+    await rename(`${file}.backup`, file);
+    expect(await query(await start(), "SELECT 1")).toEqual([1]);
   });
 
   test("because its lock is a link says so, and changes nothing there", async () => {

@@ -6,7 +6,7 @@
  * the server in order.
  */
 import { hash } from "node:crypto";
-import { mkdir, readFile, rm, rmdir } from "node:fs/promises";
+import { mkdir, rm, rmdir } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { createServer } from "node:net";
 import os from "node:os";
@@ -16,7 +16,7 @@ import pg from "pg";
 import { failWithLoss } from "../pooled-client.ts";
 import { redactingLogSettings } from "../server-log.ts";
 import { lockDataDir, makeDirectory } from "./data-directory.ts";
-import { initialiseCluster, passwordFile } from "./postgres-cluster.ts";
+import { initialiseCluster, readPassword, unusablePassword } from "./postgres-cluster.ts";
 import { chooseLaunch, chownTree, type Launch } from "./postgres-launch.ts";
 import { openLog } from "./postgres-log.ts";
 import { stopOrphan } from "./postgres-orphans.ts";
@@ -27,6 +27,8 @@ const socketPort = 5432;
 /** sun_path is 108 bytes on Linux and 104 on macOS, with its terminator. */
 const longestSocketPath = 100;
 const progressInterval = "5s";
+/** SQLSTATE `invalid_password`. */
+const wrongPassword = "28P01";
 
 /**
  * Explicit settings for `pg`, which takes any that is missing or empty from the environment's PG* variables: with PGSSLMODE no
@@ -78,10 +80,7 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
     const cluster = path.join(dataDir, "postgres");
     const launch = await chooseLaunch(postgres, dataDir, cluster);
     await initialiseCluster({ initdb, launch, dataDir, cluster, superuser: ownName, signal: options.signal });
-    const password = (await readFile(passwordFile(cluster), "utf8")).trim();
-    if (password === "") {
-      throw new Error(`${passwordFile(cluster)} is empty: restore the database's password from a backup`);
-    }
+    const password = await readPassword(cluster);
     // Is in the title of each of the server's processes, which tells them from those of any other Postgres.
     const clusterName = `${ownName}-${shortHash(password + cluster)}`;
     const foreignPid = await stopOrphan(cluster, clusterName);
@@ -130,7 +129,7 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
         return stopping;
       },
     };
-    await createDatabaseIfMissing(connection).catch(async (error) => {
+    await createDatabaseIfMissing(connection, cluster).catch(async (error) => {
       await server.stop();
       throw error;
     });
@@ -235,7 +234,10 @@ function serverSettings(clusterName: string, { host, port, directory }: Endpoint
   };
 }
 
-async function createDatabaseIfMissing(connection: EmbeddedPostgres["connection"]): Promise<void> {
+async function createDatabaseIfMissing(
+  connection: EmbeddedPostgres["connection"],
+  cluster: string,
+): Promise<void> {
   const probe = new pg.Client({ ...connection, database: "postgres", connectionTimeoutMillis: 10_000 });
   failWithLoss(probe);
   try {
@@ -243,7 +245,9 @@ async function createDatabaseIfMissing(connection: EmbeddedPostgres["connection"
     const { rowCount } = await probe.query("SELECT FROM pg_database WHERE datname = $1", [ownName]);
     if (rowCount === 0) await probe.query(`CREATE DATABASE ${ownName}`);
   } catch (error) {
-    throw new Error(`PostgreSQL has started but does not answer: ${(error as Error).message}`);
+    const { code, message } = error as pg.DatabaseError;
+    if (code === wrongPassword) throw unusablePassword(cluster, "does not have the database's password");
+    throw new Error(`PostgreSQL has started but does not answer: ${message}`);
   } finally {
     await probe.end().catch(() => undefined);
   }

@@ -1,7 +1,18 @@
 /** Creates the files of an embedded Postgres: all of them or none, wherever it is interrupted. */
 import { spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
-import { access, chown, lstat, mkdtemp, readdir, rename, rm, stat, writeFile } from "node:fs/promises";
+import {
+  access,
+  chown,
+  lstat,
+  mkdtemp,
+  readdir,
+  readFile,
+  rename,
+  rm,
+  stat,
+  writeFile,
+} from "node:fs/promises";
 import path from "node:path";
 import { syncDirectory } from "./data-directory.ts";
 import { chownTree, type Launch } from "./postgres-launch.ts";
@@ -9,7 +20,21 @@ import { reasonIn } from "./postgres-log.ts";
 import { serverEnvironment } from "./postgres-process.ts";
 
 /** Where a cluster keeps its superuser's password. */
-export const passwordFile = (cluster: string): string => path.join(cluster, "phoneproof.password");
+const passwordFile = (cluster: string) => path.join(cluster, "phoneproof.password");
+
+export async function readPassword(cluster: string): Promise<string> {
+  const text = await readFile(passwordFile(cluster), "utf8").catch((error: NodeJS.ErrnoException) => {
+    if (error.code === "ENOENT") throw unusablePassword(cluster, "is missing");
+    throw error;
+  });
+  const password = text.trim();
+  if (password === "") throw unusablePassword(cluster, "is empty");
+  return password;
+}
+
+/** Nothing else knows it. */
+export const unusablePassword = (cluster: string, reason: string): Error =>
+  new Error(`${passwordFile(cluster)} ${reason}: restore this file from a backup`);
 
 /**
  * Creates the cluster in a directory beside its final one and renames that, so that the final path holds a complete cluster or
