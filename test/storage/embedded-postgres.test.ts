@@ -12,6 +12,7 @@ import {
   realpath,
   rename,
   rm,
+  rmdir,
   stat,
   symlink,
   truncate,
@@ -977,6 +978,18 @@ describe("a server that does not start", () => {
       `DATA_DIR ${dataDir}: ${file} ${reason}: restore this file from a backup`,
     );
     await rename(`${file}.backup`, file);
+    expect(await query(await start(), "SELECT 1")).toEqual([1]);
+  });
+
+  test("because a file of Postgres' own cannot be written says which", async () => {
+    await initialise();
+    const options = path.join(dataDir, "postgres/postmaster.opts");
+    await rm(options, { force: true });
+    await mkdir(options);
+    await expect(start()).rejects.toThrow(
+      `DATA_DIR ${dataDir}: PostgreSQL does not start: could not create file "postmaster.opts": Is a directory`,
+    );
+    await rmdir(options);
     expect(await query(await start(), "SELECT 1")).toEqual([1]);
   });
 

@@ -88,9 +88,11 @@ async function openOwn(file: string): Promise<FileHandle> {
  */
 export function reasonIn(log: string): string {
   const lines = log.split("\n").filter((line) => line.trim() !== "");
-  const found = lines.findIndex((text) => /\b(ERROR|FATAL|PANIC|error):/.test(text));
-  const [line = "", next = ""] = lines.slice(found);
-  const reason = line.replace(/^.*?\b(?:ERROR|FATAL|PANIC):\s*/, "").trim();
+  // A file of its own that Postgres cannot write ends its start, and is no error for the log.
+  const signs = [/\b(ERROR|FATAL|PANIC|error):/, /\bLOG: +could not /];
+  const found = signs.map((sign) => lines.findIndex((text) => sign.test(text))).find((at) => at >= 0);
+  const [line = "", next = ""] = lines.slice(found ?? -1);
+  const reason = line.replace(/^.*?\b(?:ERROR|FATAL|PANIC|LOG):\s*/, "").trim();
   const hint = /\bHINT:\s*(.+)/.exec(next)?.[1];
   return hint === undefined ? reason : `${reason} (${hint})`;
 }
