@@ -46,8 +46,8 @@ import {
 } from "../../src/storage/embedded/embedded-postgres.ts";
 import { initialiseCluster } from "../../src/storage/embedded/postgres-cluster.ts";
 import { chooseLaunch } from "../../src/storage/embedded/postgres-launch.ts";
-import { reasonIn } from "../../src/storage/embedded/postgres-log.ts";
-import { supervise } from "../../src/storage/embedded/postgres-process.ts";
+import { openLog, reasonIn } from "../../src/storage/embedded/postgres-log.ts";
+import { startServer, supervise } from "../../src/storage/embedded/postgres-process.ts";
 import { noteAbsence } from "../harness/absent-tools.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 import { startProcess } from "../ops/service-process.ts";
@@ -960,6 +960,25 @@ describe("a server that does not start", () => {
       ...{ superuser: "phoneproof", signal: undefined },
     });
     await expect(initialised).rejects.toThrow(`folder with ${character} in its path`);
+  });
+
+  test("because it is silent for half a minute says that, not how it was ended, and leaves nothing running", async () => {
+    const [postgres, file] = [path.join(dataDir, "silent"), path.join(dataDir, "pid")];
+    await writeFile(postgres, `#!/bin/sh\necho $$ >${file}\nexec sleep 1000`, { mode: 0o755 });
+    const log = await openLog(path.join(dataDir, "postgres.log"));
+    vi.useFakeTimers({ toFake: ["performance"] });
+    onTestFinished(async () => {
+      vi.useRealTimers();
+      await log.close();
+    });
+    const launch = { command: (file: string, args: string[]) => ({ file, args }), owner: undefined };
+    const nothing = { settings: {}, foreignPid: undefined, signal: undefined };
+    const started = startServer({ postgres, launch, cluster: dataDir, log, ...nothing });
+    const failure = expect(started).rejects.toThrow("PostgreSQL does not start: it is not ready after 30 s");
+    const pid = await vi.waitUntil(async () => Number(await readFile(file, "utf8").catch(() => 0)), until);
+    vi.advanceTimersByTime(30_001);
+    await failure;
+    expect(isAlive(pid)).toBe(false);
   });
 
   test.for<[string, (file: string) => Promise<void>]>([

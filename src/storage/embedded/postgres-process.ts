@@ -71,8 +71,9 @@ export async function startServer(start: ServerStart): Promise<ChildProcess> {
       lastOutputAt = performance.now();
     }
     if (performance.now() - lastOutputAt > startTimeoutMs) {
-      failure = `it is not ready after ${startTimeoutMs / 1000} s`;
       await stopChild(child, exit);
+      // Its log now ends with how it was stopped.
+      throw new Error(`PostgreSQL does not start: it is not ready after ${startTimeoutMs / 1000} s`);
     }
     await delay(10);
   }
