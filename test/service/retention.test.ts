@@ -557,6 +557,19 @@ describe("as time passes", { shuffle: false }, () => {
       expect(rows).toEqual([{ ahead: true }]);
     });
 
+    test("and is believed in the end has nothing skipped that became due before, as in a long time without a worker", async () => {
+      const phone = "01087650043";
+      await service.sms({ to: (await verifiedBy(phone)).to, from: phone, text: "no code" });
+      await endAllPending();
+      await everyTask();
+      await moveClock(plain.db, 130 * day);
+      onTestFinished(() => moveClock(plain.db, -130 * day));
+      // As while retention waits.
+      for (const task of tasks) await task.goBack?.();
+      await everyTask();
+      expect(await tablesWith(phone)).toEqual([]);
+    });
+
     test("holds up no erasure with a verification stored by a clock that was ahead, with an id of the time before", async () => {
       const [expectedThen, later] = ["01087650037", "01087650038"] as const;
       // As processes up to 0.3.0 stored the first one after such a jump.
