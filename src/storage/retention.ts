@@ -195,11 +195,11 @@ ${undelivered}`,
  */
 const overdueEnd = `
 WITH batch AS MATERIALIZED (
-  SELECT v.id, v.status FROM verification v
+  SELECT v.id FROM verification v
   WHERE v.id > (SELECT done_up_to::uuid FROM retention_progress WHERE task = 'erase_verifications') AND v.id <= ${oldestKept}
   ORDER BY v.id LIMIT ${batchSize}
 ),${expireDue(
-  "v.id = ANY (ARRAY(SELECT id FROM batch WHERE status = 'pending'))",
+  "v.id = ANY (ARRAY(SELECT id FROM batch))",
   "skip",
   `v.expires_at <= ${nowMs} OR v.created_at > ${nowMs}`,
 )}

@@ -233,6 +233,15 @@ describe("as time passes", { shuffle: false }, () => {
     // As if the database's clock had been ahead, and with it the position of the expiry.
     await plain.db.query("DELETE FROM live_code WHERE verification_id = $1", [uuidOf(forgotten.id)]);
     await verifiedBy(later);
+    // More than a batch that the pass is done with.
+    await plain.db.query(
+      `INSERT INTO verification (id, project_id, environment, mode, status, client_reference, state, destination, sms_text,
+         created_at, expires_at)
+       SELECT uuidv7(interval '-1000 days' + n * interval '1 second'), project_id, environment, mode, 'expired', '', '', destination, '',
+         created_at - interval '1000 days', expires_at - interval '1000 days'
+       FROM verification, generate_series(1, 1000) n WHERE id = $1`,
+      [uuidOf(late.id)],
+    );
     await moveClock(plain.db, 91 * day);
     // A row that another transaction has locked is waited for, and younger ones with it.
     const other = await plain.db.connect();
