@@ -197,3 +197,14 @@ test("of hundreds of streams that such a connection opens at once, 64 are starte
   const all = Array.from({ length: 201 }, (_, count) => `busy ${count}`);
   expect(taken.filter((name) => name !== "other")).toEqual(all.toSpliced(cancelled, 1));
 });
+
+test("after its turns such a connection waits no longer than a new one, and the event loop rests", async () => {
+  const busy = connection();
+  const { taken, open } = eventServer([busy]);
+  for (let count = 0; count < 65; count++) open(busy, "busy");
+  while (taken.length < 65) await setImmediate();
+  await vi.waitUntil(() => !process.getActiveResourcesInfo().includes("Immediate"), { timeout: 45_000 });
+  open(busy, "later");
+  await nextTick();
+  expect(taken).toContain("later");
+});
