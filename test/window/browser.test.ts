@@ -349,6 +349,8 @@ test("after Back the window does not redirect again, and offers a link", async (
   await page.getByRole("link", { name: "달빛상점 Moonlight Shop 화면으로 가기" }).waitFor();
   // If it were to redirect, it would announce that together with the link.
   expect(await page.locator("[data-returning]").isVisible()).toBe(false);
+  // Only a change is brought into view: a page that is loaded begins where the browser says.
+  expect(await page.evaluate("document.activeElement.tagName")).toBe("BODY");
   expect(page.url()).toBe(window.url);
 });
 
@@ -518,6 +520,25 @@ test("following the link into a new tab prevents the automatic redirect, which i
     expect(new URL(page.url()).pathname).toBe(new URL(window.url).pathname);
     await page.context().close();
   }
+});
+
+test.for([
+  "Meta",
+  "Shift",
+] as const)("a click with %s, which opens a tab or a window on some systems, prevents the automatic redirect and its announcement", async (key) => {
+  const window = await live({ return_url: returnUrl });
+  await send(window);
+  const page = await (await person(browser, "desktop")).newPage();
+  await stopClock(page);
+  await page.goto(window.url);
+  await page.evaluate(
+    "var ways = 0; addEventListener('click', (event) => { ways += 1; event.preventDefault(); })",
+  );
+  const link = page.getByRole("link", { name: "달빛상점 Moonlight Shop 화면으로 가기" });
+  await link.click({ modifiers: [key] });
+  expect(await page.locator("[data-returning]").isVisible()).toBe(false);
+  await page.clock.runFor(60_000);
+  expect(await page.evaluate("ways")).toBe(1);
 });
 
 test("number and text are each copied with one tap", async () => {

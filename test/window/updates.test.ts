@@ -113,7 +113,12 @@ test("if the event stream falls silent without ending, the window polls the stat
   const page = await (await person(browser, "desktop")).newPage();
   await page.addInitScript({
     content: `const Stream = EventSource;
+      window.streams = [];
       window.EventSource = class extends Stream {
+        constructor(...given) {
+          super(...given);
+          window.streams.push(this);
+        }
         addEventListener(type, listener) {
           super.addEventListener(type, (event) => {
             if (document.documentElement.hasAttribute("data-silent")) return;
@@ -130,6 +135,9 @@ test("if the event stream falls silent without ending, the window polls the stat
   await send(window);
   await page.clock.runFor(45_000);
   await result(page, "verified").waitFor();
+  // The browser would otherwise open it again each time that the service has ended it.
+  await page.clock.runFor(3_000);
+  expect(await page.evaluate("streams.every(({ readyState }) => readyState === 2)")).toBe(true);
 });
 
 test("if the event stream falls silent without ending, as after a change of networks, the window opens another", async () => {
@@ -229,6 +237,19 @@ test("a window that nobody sees keeps no event stream, and is updated as soon as
   expect(await page.evaluate("streams.length")).toBe(2);
 });
 
+test("a window that is hidden polls the status from then on, and shows the result although nobody sees it", async () => {
+  const window = await live();
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.addInitScript({ content: keptStreams });
+  await stopClock(page);
+  await page.goto(window.url);
+  await expect.poll(() => page.evaluate("streams[0].readyState")).toBe(1);
+  await page.evaluate(visibility("hidden"));
+  await send(window);
+  await page.clock.runFor(3_000);
+  await result(page, "verified").waitFor();
+});
+
 test("a window opened in the background has no event stream until it is seen", async () => {
   const window = await live();
   const page = await (await person(browser, "desktop")).newPage();
@@ -238,6 +259,7 @@ test("a window opened in the background has no event stream until it is seen", a
   const asked = page.waitForResponse("**/status");
   await page.clock.runFor(3_000);
   await asked;
+  await page.evaluate("dispatchEvent(new Event('online'))");
   expect(await page.evaluate("streams.length")).toBe(0);
   await page.evaluate(visibility("visible"));
   expect(await page.evaluate("streams.length")).toBe(1);
@@ -443,6 +465,8 @@ test("a window that is still pending some seconds after its expiry, though conne
   expect(await connection.textContent()).toBe("");
   await page.clock.runFor(6_000);
   await expect.poll(() => connection.textContent()).toContain("시간이 지난 것 같아요");
+  // Not less than a minute, but nothing.
+  expect(await page.locator("[data-running-out]").textContent()).toBe("");
   await send(window);
   await page.clock.runFor(6_000);
   await result(page, "verified").waitFor();

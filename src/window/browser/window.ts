@@ -128,7 +128,7 @@ function open(main: HTMLElement): void {
       return;
     }
     if (fromQr) return;
-    if (!live && hasReturnedBefore()) {
+    if (hasReturnedBefore()) {
       stayInOtherLanguage();
       return;
     }
@@ -146,8 +146,8 @@ function open(main: HTMLElement): void {
     // The middle button.
     link.addEventListener("auxclick", cancel);
     // Back may restore the page as it was when it was left, without loading it.
-    addEventListener("pageshow", ({ persisted }) => {
-      if (!persisted || !hasReturnedBefore()) return;
+    addEventListener("pageshow", () => {
+      if (!hasReturnedBefore()) return;
       if (returning) returning.hidden = true;
       stayInOtherLanguage();
     });
