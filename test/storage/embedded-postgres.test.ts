@@ -1085,4 +1085,34 @@ Aborted
     expect((await stat(log)).size).toBeLessThan(10_000);
     expect((await stat(`${log}.1`)).size).toBe(10 * 1024 * 1024 + 1);
   });
+
+  test("does not keep the server from starting if it cannot be rotated, as on a full disk", async () => {
+    await initialise();
+    const log = path.join(dataDir, "postgres.log");
+    await writeFile(log, "x".repeat(10 * 1024 * 1024 + 1));
+    // Nor can it be copied to a directory.
+    await mkdir(`${log}.1`);
+    await start();
+    expect((await stat(log)).size).toBeGreaterThan(10 * 1024 * 1024 + 1);
+  });
+
+  test("is rotated while the server runs, too, if that is possible, and no more once it is closed", async () => {
+    vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
+    onTestFinished(() => {
+      vi.useRealTimers();
+    });
+    const files = ["rotated.log", "kept.log"].map((name) => path.join(dataDir, name));
+    const logs = [];
+    for (const file of files) {
+      logs.push(await openLog(file));
+      await writeFile(file, "x".repeat(10 * 1024 * 1024 + 1));
+    }
+    await mkdir(`${files[1]}.1`);
+    vi.advanceTimersByTime(60_000);
+    for (const log of logs) await log.close();
+    expect(vi.getTimerCount()).toBe(0);
+    const sizes = [];
+    for (const file of files) sizes.push((await stat(file)).size);
+    expect(sizes).toEqual([0, 10 * 1024 * 1024 + 1]);
+  });
 });

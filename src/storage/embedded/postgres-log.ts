@@ -38,18 +38,20 @@ export async function openLog(file: string): Promise<ServerLog> {
     await truncate(file);
   };
   const handle = await openOwn(file);
-  await rotate();
+  // One at a time, and none once the file is closed. A log that cannot be copied, as on a full disk, keeps growing.
+  let rotated = Promise.resolve();
+  const rotateNext = () => {
+    rotated = rotated.then(rotate).catch(() => undefined);
+    return rotated;
+  };
+  await rotateNext();
   const size = async () => (await handle.stat()).size;
   const since = async (offset: number) => {
     const buffer = Buffer.alloc(Math.max(0, (await size()) - offset));
     const { bytesRead } = await handle.read(buffer, 0, buffer.length, offset);
     return buffer.toString("utf8", 0, bytesRead);
   };
-  // One at a time, and none once the file is closed.
-  let rotated = Promise.resolve();
-  const timer = setInterval(() => {
-    rotated = rotated.then(rotate).catch(() => undefined);
-  }, 60_000).unref();
+  const timer = setInterval(rotateNext, 60_000).unref();
   return {
     fd: handle.fd,
     size,
