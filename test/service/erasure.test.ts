@@ -257,8 +257,12 @@ describe("erasing a phone", () => {
 
   test("leaves no request digest from which it could be computed, and every creation can still be replayed", async () => {
     const phone = newPhone();
+    const [parentOrigin, returnUrl] = ["https://shop.example", "https://shop.example/done"];
+    const seller = await service.createProject({ parentOrigin, returnUrl });
+    const shop = merchant(service.httpUrl, seller.liveKey);
+    const addresses = { parent_origin: parentOrigin, return_url: returnUrl };
     const bodies = [
-      { ...expecting(phone), state: "상태", client_reference: 'ref "1"' },
+      { ...expecting(phone), ...addresses, state: "상태", client_reference: 'ref "1"' },
       {},
       { expected_phone: phone },
     ];
@@ -599,6 +603,42 @@ describe("erasing a verification", () => {
     expect(await tablesWithPhone(phone)).toEqual(messages === 0 ? ["inbound_message"] : []);
   });
 
+  test("finds a message with its code that came by a clock set back since, and none with the code of its twin", async () => {
+    const [mine, twin] = [await createPending(shop), await createPending(shop)];
+    expect(twin.to).toBe(mine.to);
+    for (const { id } of [mine, twin]) await shop.cancel(id);
+    // Created in the same millisecond.
+    await moveExpiry(service.db, {
+      expiresAt: "now() + interval '5 minutes'",
+      where: "id = ANY ($1)",
+      values: [[uuidOf(mine.id), uuidOf(twin.id)]],
+    });
+    const [from, other] = [newPhone(), newPhone()];
+    const webSent = ({ to, code }: Pending, from: string) => ({ to, from, text: `[Web발신] ${code}` });
+    await service.sms(webSent(mine, from), webSent(twin, other));
+    await service.db.query(
+      `UPDATE inbound_message SET ingested_at = (SELECT created_at FROM verification WHERE id = $1) - interval '59 minutes'
+       WHERE sender = $2`,
+      [uuidOf(mine.id), from],
+    );
+    expect(await eraseVerification(mine.id)).toMatchObject({ messages: 1 });
+    expect(await tablesWithPhone(from)).toEqual([]);
+    expect(await tablesWithPhone(other)).toContain("inbound_message");
+    expect(await eraseVerification(twin.id)).toMatchObject({ messages: 1 });
+  });
+
+  test("erases as many messages as were assigned to it", async () => {
+    const { id } = await verifiedBy(newPhone());
+    const phone = newPhone();
+    await service.db.query(
+      `INSERT INTO inbound_message (source, message_id, sender, destination, text, ingested_at, outcome, verification_id, duplicate)
+       SELECT 'late', n::text, $1, '0200000000', 'late', now(), 'late', $2, false FROM generate_series(1, 5000) n`,
+      [phone, uuidOf(id)],
+    );
+    expect(await eraseVerification(id)).toMatchObject({ messages: 5_001 });
+    expect(await tablesWithPhone(phone)).toEqual([]);
+  });
+
   test("cancels a pending one, with its event, and no SMS verifies it any more", async () => {
     const phone = newPhone();
     const pending = await createPending(shop, expecting(phone));
@@ -710,13 +750,16 @@ describe("concurrency", () => {
 
   test("a key that meanwhile belongs to another verification can still be replayed", async () => {
     const [key, nextKey] = [newIdempotencyKey(), newIdempotencyKey()];
-    const { body } = await shop.create(expecting(newPhone()), key);
+    const phone = newPhone();
+    const { body } = await shop.create(expecting(phone), key);
     const next = await shop.create({}, nextKey);
     const client = await service.db.connect();
     // Its records can be read, and not be changed yet.
     await client.query("BEGIN; LOCK TABLE idempotency_record IN EXCLUSIVE MODE");
     const erasing = eraseVerification(body.id);
     await untilWaiting(service.db, 1);
+    // Should it be interrupted, the next one finds by the phone what is left.
+    expect(await tablesWithPhone(phone)).toContain("verification");
     // As if a day had passed.
     await client.query("DELETE FROM idempotency_record WHERE key = $1", [key]);
     await client.query("UPDATE idempotency_record SET key = $1 WHERE key = $2", [key, nextKey]);

@@ -940,6 +940,14 @@ describe("as time passes", { shuffle: false }, () => {
       expect(await guess(phone)).toBe("MUTED");
     });
 
+    test("misses, also after the clock was set back by as much as time services do", async () => {
+      const phone = "01087650044";
+      for (let miss = 0; miss < 4; miss++) expect(await guess(phone)).toBe("NO_MATCH");
+      await moveClock(plain.db, -minute + 1_000);
+      await everyTask();
+      expect([await guess(phone), await guess(phone)]).toEqual(["NO_MATCH", "MUTED"]);
+    });
+
     test("misses of the last ten minutes, also beside older ones", async () => {
       const phone = "01087650021";
       expect(await guess(phone)).toBe("NO_MATCH");
