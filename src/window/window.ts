@@ -189,7 +189,6 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
         },
       );
       if (stream === null) {
-        watching.abort();
         await changes.return?.();
         if (reply.raw.destroyed) return void reply.hijack();
         throw streams.isClosed
@@ -210,7 +209,6 @@ export function verificationWindow({ windows, limits, publicBase, onFault, strea
       } finally {
         stream.end();
         // A watch whose changes nobody takes any more would keep its place.
-        watching.abort();
         await changes.return?.();
       }
     });
