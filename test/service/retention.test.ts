@@ -822,6 +822,16 @@ describe("as time passes", { shuffle: false }, () => {
     expect(await tablesWith(from)).toEqual([]);
   });
 
+  test("messages that matched nothing are kept for their own time, even if it is longer than that of the others", async () => {
+    const from = "01087650045";
+    await service.sms({ to: project.liveNumber, from, text: "no code" });
+    const days = { unmatchedDays: 90, finishedDays: 1, statisticsDays: 400 };
+    await moveClock(plain.db, 32 * day);
+    await clockIsSteady(plain.db);
+    for (const task of createRetentionTasks(database, days)) while (await task.work());
+    expect(await tablesWith(from)).toEqual(["inbound_message"]);
+  });
+
   test("messages that one worker erases while another one deletes them hold up neither", async () => {
     const other = openDatabase(
       { connectionString: byTheClock(plain.databaseUrl) },

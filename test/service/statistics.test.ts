@@ -197,6 +197,24 @@ test("if the server does not show when a transaction of the service began, longe
   }
 });
 
+test("so it is if the service's sessions are another user's, of which the server shows little more than the name", async () => {
+  const url = new URL(service.databaseUrl);
+  url.username = "sees_little";
+  await service.db.query(`CREATE ROLE ${url.username} LOGIN PASSWORD '${url.password}'`);
+  const other = openDatabase({ connectionString: url.href }, { poolSize: 1, onError: () => {} });
+  const named = await service.db.connect();
+  try {
+    await named.query("SET application_name = 'phoneproof'");
+    const horizon = new Date(await commitHorizon(other)).getTime();
+    const { rows } = await named.query<{ now: Date }>("SELECT now()");
+    expect((rows[0]?.now.getTime() ?? 0) - horizon).toBeGreaterThanOrEqual(15_000);
+  } finally {
+    named.release(true);
+    await other.close();
+    await service.db.query(`DROP ROLE ${url.username}`);
+  }
+});
+
 describe("if a worker is killed", () => {
   const barrier = 4712;
   const children: ChildProcess[] = [];
