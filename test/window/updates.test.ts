@@ -521,24 +521,40 @@ test("a status answer that arrives late does not remove a newer hint", async () 
   expect(await hint.textContent()).toContain("다른 번호에서 보낸 문자");
 });
 
+/** Marks the page once its event stream has told the state: what still arrives counts as a sign of life. */
+const connectedMark = `const Stream = EventSource;
+  window.EventSource = class extends Stream {
+    constructor(...given) {
+      super(...given);
+      this.addEventListener("state", () => document.documentElement.setAttribute("data-connected", ""));
+    }
+  };`;
+
+test("a device that is said to be offline, and is not, is found to be connected within some seconds", async () => {
+  const window = await live();
+  const page = await (await person(browser, "android")).newPage();
+  await page.addInitScript({ content: connectedMark });
+  await stopClock(page);
+  await page.goto(window.url);
+  await page.locator("html[data-connected]").waitFor();
+  const connection = page.locator("[data-connection]");
+  await page.evaluate("dispatchEvent(new Event('offline'))");
+  expect(await connection.textContent()).toContain("다시 연결하고 있어요");
+  const asked = page.waitForResponse("**/status");
+  await page.clock.runFor(3_000);
+  await asked;
+  await expect.poll(() => connection.textContent()).toBe("");
+});
+
 test("a device that goes offline shows that at once, and is updated as soon as it is online", async () => {
   const window = await live();
   const context = await person(browser, "android");
   const page = await context.newPage();
-  await page.addInitScript({
-    content: `const Stream = EventSource;
-      window.EventSource = class extends Stream {
-        constructor(...given) {
-          super(...given);
-          this.addEventListener("state", () => document.documentElement.setAttribute("data-connected", ""));
-        }
-      };`,
-  });
+  await page.addInitScript({ content: connectedMark });
   // The window does not poll by itself.
   await stopClock(page);
   await page.goto(window.url);
   const connection = page.locator("[data-connection]");
-  // Whatever still arrived on the stream would count as a sign of life.
   await page.locator("html[data-connected]").waitFor();
   await context.setOffline(true);
   await expect.poll(() => connection.textContent()).toContain("다시 연결하고 있어요");
