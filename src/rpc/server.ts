@@ -28,6 +28,7 @@ import { strictJson } from "./json-messages.ts";
 import { messageTimeoutKey, messageTimeoutSignal, startMessageTimeout } from "./message-timeout.ts";
 import { clientStreamingMethods, ownMethods } from "./methods.ts";
 import { keepOpenStreams } from "./open-streams.ts";
+import { createReadingTurns } from "./reading-turns.ts";
 import { admittedRoutes, binaryReading, standardRoutes } from "./routes.ts";
 import { keepSessions } from "./sessions.ts";
 import { createShutdown } from "./shutdown.ts";
@@ -93,7 +94,8 @@ export function createRpcServer(parts: {
   const listeners = createListeners();
   const openStreams = keepOpenStreams(admission);
   const noteRefused = noteRefusedStreams({ log, observer });
-  const unauthenticatedStreams = limitUnauthenticatedStreams(noteRefused);
+  const readingTurns = createReadingTurns();
+  const unauthenticatedStreams = limitUnauthenticatedStreams(noteRefused, readingTurns.admit);
 
   const options = {
     settings: { initialWindowSize: streamWindowBytes, maxConcurrentStreams: 1_000 },
@@ -136,6 +138,7 @@ export function createRpcServer(parts: {
         isKnown: unauthenticatedStreams.isKnown,
         noteRefused,
       });
+      readingTurns.watch(http2Server as http2.Http2Server);
       noteRefusedConnections(http2Server as http2.Http2Server, { log, observer });
       return http2Server as http2.Http2Server;
     },

@@ -14,7 +14,8 @@ const authenticatingLimits = { inAll: 5_000, each: 2_500 };
 const mostRefusals = 10_000;
 /**
  * How much a connection that has presented a valid credential may send ahead. Any other has the 64 KiB of HTTP/2: in frames of a
- * byte each, what it sends takes a hundred times as much memory until its streams are read.
+ * byte each, what it sends takes a hundred times as much memory until its streams are read. (Node renews this window while it parses:
+ * what a client that takes no notice of it can send in a turn is limited by `reading-turns.ts`.)
  */
 const knownWindowBytes = 4 * 1024 * 1024;
 
@@ -44,7 +45,11 @@ interface Place {
   giveBack(): void;
 }
 
-export function limitUnauthenticatedStreams(noteRefused: NoteRefusedStream): UnauthenticatedStreams {
+/** `onKnown` is called once for each connection that has presented a valid credential. */
+export function limitUnauthenticatedStreams(
+  noteRefused: NoteRefusedStream,
+  onKnown: (session: Http2Session) => void = () => {},
+): UnauthenticatedStreams {
   const unauthenticated = new StreamBounds(unauthenticatedLimits);
   const authenticating = new StreamBounds(authenticatingLimits);
   const places = new WeakMap<ServerHttp2Stream, Place>();
@@ -117,6 +122,7 @@ export function limitUnauthenticatedStreams(noteRefused: NoteRefusedStream): Una
       const { session } = stream;
       if (session === undefined || session.destroyed || knownSessions.has(session)) return;
       knownSessions.add(session);
+      onKnown(session);
       session.setLocalWindowSize(knownWindowBytes);
     },
 

@@ -1,0 +1,112 @@
+/** How much of what clients send is read in a turn of the event loop. */
+
+import { once } from "node:events";
+import { readFileSync } from "node:fs";
+import http2, { type Http2Server, type Http2Session } from "node:http2";
+import net from "node:net";
+import { setImmediate } from "node:timers/promises";
+import tls from "node:tls";
+import { expect, onTestFinished, test } from "vitest";
+import { createReadingTurns } from "../../src/rpc/reading-turns.ts";
+import { callHeaders, endHeaders, endStream, frame, preface } from "../security/http2-frames.ts";
+import { certificates } from "./certificates.ts";
+
+const [clients, streams, frames] = [20, 400, 4_000];
+
+/** A server with so many clients, and the sessions of what it reads, turn by turn of the event loop. */
+async function serverWithClients({ overTls = false } = {}) {
+  const { watch, admit } = createReadingTurns();
+  const sessions: Http2Session[] = [];
+  const turns: Http2Session[][] = [];
+  const { cert, key } = certificates.server;
+  const server = overTls
+    ? http2.createSecureServer({ cert: readFileSync(cert), key: readFileSync(key) })
+    : http2.createServer();
+  watch(server as Http2Server);
+  const read = (session: Http2Session | undefined) => session && turns.at(-1)?.push(session);
+  server.on("session", (session) => sessions.push(session));
+  server.on("stream", (stream) => {
+    read(stream.session);
+    stream.on("error", () => {}).on("data", () => read(stream.session));
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as net.AddressInfo;
+  const sockets: net.Socket[] = [];
+  onTestFinished(() => {
+    for (const socket of sockets) socket.destroy();
+    server.close();
+  });
+  while (sockets.length < clients) {
+    const plain = net.connect({ port, host: "127.0.0.1" });
+    const ca = readFileSync(certificates.authority);
+    const socket = overTls ? tls.connect({ socket: plain, ca, ALPNProtocols: ["h2"] }) : plain;
+    sockets.push(socket.on("error", () => {}));
+    await once(socket, overTls ? "secureConnect" : "connect");
+    socket.write(preface);
+    while (sessions.length < sockets.length) await setImmediate();
+    // The server's settings.
+    await once(socket, "data");
+  }
+  return {
+    admit,
+    sessions,
+    turns,
+    /** All clients send this at once. Resolves when so much of it was read. */
+    async sendAll(bytes: Buffer, count: number) {
+      for (const socket of sockets) socket.write(bytes);
+      while (turns.reduce((sum, { length }) => sum + length, 0) < count) {
+        turns.push([]);
+        await setImmediate();
+      }
+    },
+  };
+}
+
+const opened = Buffer.concat(
+  Array.from({ length: streams }, (_, index) =>
+    frame("headers", endHeaders | endStream, 2 * index + 1, callHeaders("/")),
+  ),
+);
+const inBytes = Buffer.concat([
+  frame("headers", endHeaders, 1, callHeaders("/")),
+  ...Array.from({ length: frames }, () => frame("data", 0, 1, Buffer.of(0))),
+]);
+const longest = (turns: readonly (readonly unknown[])[]) => Math.max(...turns.map(({ length }) => length));
+
+test.for([
+  { name: "in plain text", overTls: false },
+  { name: "over TLS", overTls: true },
+])("of streams that many connections open at once $name, those of about one are read in a turn", async (how) => {
+  const { turns, sendAll } = await serverWithClients(how);
+  await sendAll(opened, clients * streams);
+  expect(longest(turns)).toBeLessThan(2 * streams);
+});
+
+test("of frames of a byte that many connections send at once, those of a few are read in a turn", async () => {
+  const { turns, sendAll } = await serverWithClients();
+  await sendAll(inBytes, clients * (frames + 1));
+  expect(longest(turns)).toBeLessThan(5 * frames);
+});
+
+test("so it is on connections with a valid credential, of which more is read", async () => {
+  const { admit, sessions, turns, sendAll } = await serverWithClients();
+  for (const session of sessions) admit(session);
+  await sendAll(opened, clients * streams);
+  expect(longest(turns)).toBeLessThan(3 * streams);
+});
+
+test("a connection on which a credential is valid does not wait for those without, even if it did before", async () => {
+  const { admit, sessions, turns, sendAll } = await serverWithClients();
+  const [before, after] = sessions.slice(-2) as [Http2Session, Http2Session];
+  const isRead = (session: Http2Session) => turns.some((turn) => turn.includes(session));
+  const strangers = () => sessions.slice(0, -2).filter(isRead).length;
+  admit(before);
+  const all = sendAll(opened, clients * streams);
+  while (!isRead(before)) await setImmediate();
+  expect(strangers()).toBeLessThan(3);
+  admit(after);
+  while (!isRead(after)) await setImmediate();
+  expect(strangers()).toBeLessThan(6);
+  await all;
+});
