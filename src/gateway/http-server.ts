@@ -18,6 +18,7 @@ import type { Logger } from "pino";
 import type { AnsweredRequest } from "../core/answered-call.ts";
 import { newRequestId } from "../core/ids.ts";
 import { Failure, type FailureCode } from "../failures.ts";
+import { ReadingTurns } from "../reading-turns.ts";
 import { closeGently, lingerAtClose } from "./linger.ts";
 import {
   afterAnswer,
@@ -35,6 +36,14 @@ export const bodyLimitBytes = 64 * 1024;
 /** Node's default, stated because the longest path parameter follows from it. */
 export const maxHeaderBytes = 16 * 1024;
 
+/**
+ * How long Node takes to parse a request, before anything is done with it, and a chunk of a body. Of the connections, no other is read
+ * in a turn in which they have taken this long: 64 KiB have room for thousands of pipelined requests, and ten thousand chunks of a byte.
+ */
+const requestMicroseconds = 6;
+const chunkMicroseconds = 0.3;
+const spentInTurnMicroseconds = 10_000;
+
 /** What is logged and counted of a request that could not be read. */
 interface Refusal {
   readonly requestId: string;
@@ -47,6 +56,8 @@ interface UnreadRequests {
   /** Logs and counts one that was answered before anything began with it. */
   readonly refused: (refusal: Refusal) => void;
   readonly breakOff: BreakOff;
+  /** Whether a connection waits for its turn to be read. */
+  readonly isWaiting: (socket: Socket) => boolean;
 }
 
 type Answer = (reply: FastifyReply, failure: Failure) => void;
@@ -89,6 +100,23 @@ export function createHttpServer(
     });
   };
 
+  const reading = new ReadingTurns<Socket>(spentInTurnMicroseconds);
+  const unread: UnreadRequests = { refused, breakOff, isWaiting: (socket) => reading.isWaiting(socket) };
+
+  function countReading(request: IncomingMessage): void {
+    reading.spend(requestMicroseconds);
+    if (request.headers["transfer-encoding"] === undefined) return;
+    const push = request.push.bind(request);
+    Object.assign(request, {
+      push(...given: Parameters<typeof push>) {
+        reading.spend(chunkMicroseconds);
+        return push(...given);
+      },
+      // Node's own would drop what arrives after the answer, without pushing it: it would not be counted.
+      _dump: () => request.resume(),
+    });
+  }
+
   const server = createServer(
     {
       maxHeaderSize: maxHeaderBytes,
@@ -102,6 +130,7 @@ export function createHttpServer(
       requireHostHeader: false,
     },
     (request, response) => {
+      countReading(request);
       if (request.url?.includes("%")) request.url = decodable(request.url);
       // A response has no socket while an earlier one on its connection is still to be sent.
       if (response.socket !== null) listener(request, response);
@@ -113,14 +142,18 @@ export function createHttpServer(
   const connections = new Set<Socket>();
   server.on("connection", (socket) => {
     connections.add(socket);
-    socket.on("close", () => connections.delete(socket));
+    reading.add(socket, socket);
+    socket.on("close", () => {
+      connections.delete(socket);
+      reading.remove(socket);
+    });
     socket.on("end", () => endStream(socket));
   });
   stopping.addEventListener("abort", () => connections.forEach(closeAfterAnswer), { once: true });
   keepAnswering(server, connections);
   // Node's own leaves out a connection once it has received a CONNECT.
   server.closeAllConnections = () => connections.forEach((socket) => void socket.destroy());
-  server.on("clientError", (error: ClientError, socket) => endBroken({ refused, breakOff }, error, socket));
+  server.on("clientError", (error: ClientError, socket) => endBroken(unread, error, socket));
   server.on("connect", (request, socket) => answerConnect(server, request, socket));
   server.on("checkContinue", (request, response) => {
     // A body that will be refused for its size is not asked for.
@@ -188,13 +221,13 @@ function endBroken(unread: UnreadRequests, error: ClientError, socket: Duplex): 
     socket.destroy();
     return;
   }
-  const isLeft = isLeftUnread(error, socket as Socket);
+  const isLeft = isLeftUnread(unread, error, socket as Socket);
   afterWaiting(socket, () => (isLeft ? leaveUnanswered(socket) : answerBroken(unread, error, socket)));
 }
 
 /** Whether it was not the client that was too slow: the rest of its request may have arrived long ago. */
-function isLeftUnread({ code }: ClientError, socket: Socket): boolean {
-  return code === "ERR_HTTP_REQUEST_TIMEOUT" && socket.isPaused();
+function isLeftUnread({ isWaiting }: UnreadRequests, { code }: ClientError, socket: Socket): boolean {
+  return code === "ERR_HTTP_REQUEST_TIMEOUT" && (socket.isPaused() || isWaiting(socket));
 }
 
 /** A client that gets no answer may send its request again; after a 400 it would not. */

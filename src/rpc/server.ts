@@ -28,7 +28,7 @@ import { strictJson } from "./json-messages.ts";
 import { messageTimeoutKey, messageTimeoutSignal, startMessageTimeout } from "./message-timeout.ts";
 import { clientStreamingMethods, ownMethods } from "./methods.ts";
 import { keepOpenStreams } from "./open-streams.ts";
-import { createReadingTurns } from "./reading-turns.ts";
+import { readSessionsInTurns } from "./reading-turns.ts";
 import { admittedRoutes, binaryReading, standardRoutes } from "./routes.ts";
 import { keepSessions } from "./sessions.ts";
 import { createShutdown } from "./shutdown.ts";
@@ -94,7 +94,7 @@ export function createRpcServer(parts: {
   const listeners = createListeners();
   const openStreams = keepOpenStreams(admission);
   const noteRefused = noteRefusedStreams({ log, observer });
-  const readingTurns = createReadingTurns();
+  const readingTurns = readSessionsInTurns();
   const unauthenticatedStreams = limitUnauthenticatedStreams(noteRefused, readingTurns.admit);
 
   const options = {

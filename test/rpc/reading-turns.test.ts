@@ -7,7 +7,7 @@ import net from "node:net";
 import { setImmediate } from "node:timers/promises";
 import tls from "node:tls";
 import { expect, onTestFinished, test } from "vitest";
-import { createReadingTurns } from "../../src/rpc/reading-turns.ts";
+import { readSessionsInTurns } from "../../src/rpc/reading-turns.ts";
 import { callHeaders, endHeaders, endStream, frame, preface } from "../security/http2-frames.ts";
 import { certificates } from "./certificates.ts";
 
@@ -15,7 +15,7 @@ const [clients, streams, frames] = [20, 400, 4_000];
 
 /** A server with so many clients, and the sessions of what it reads, turn by turn of the event loop. */
 async function serverWithClients({ overTls = false } = {}) {
-  const { watch, admit } = createReadingTurns();
+  const { watch, admit } = readSessionsInTurns();
   const sessions: Http2Session[] = [];
   const turns: Http2Session[][] = [];
   const { cert, key } = certificates.server;

@@ -1,0 +1,92 @@
+/**
+ * Reads the connections of a server in turns, if they send a lot. In a turn of the event loop, Node reads and parses what has arrived on
+ * all of them, which cannot be interrupted.
+ */
+
+import type { Socket } from "node:net";
+
+/** What Node reads a socket by. A parser takes it over, and HTTP/2 takes no notice of the socket's own `pause` then. */
+interface Handle {
+  /** Whether the socket is paused otherwise. */
+  readonly reading: boolean;
+  readStop(): void;
+  readStart(): void;
+}
+
+/** Connections that take turns. Once as much as it may was spent in a turn, no other one of them is read in it. */
+export class ReadingTurns<Connection extends object> {
+  readonly #mostMicroseconds: number;
+  readonly #read = new Map<Connection, Handle>();
+  /** In the order of their turns. */
+  readonly #stopped = new Map<Connection, Handle>();
+  #spent = 0;
+  #readAtOnce = 1;
+
+  constructor(mostMicroseconds: number) {
+    this.#mostMicroseconds = mostMicroseconds;
+  }
+
+  add(connection: Connection, socket: Socket): void {
+    const { _handle: handle } = socket as unknown as { readonly _handle: Handle | null };
+    // It may be closed already.
+    if (handle !== null) this.#read.set(connection, handle);
+  }
+
+  remove(connection: Connection): void {
+    this.#read.delete(connection);
+    this.#stopped.delete(connection);
+  }
+
+  /** Its turns are those of `others` from now on, and it is read. */
+  moveTo(others: ReadingTurns<Connection>, connection: Connection): void {
+    const stopped = this.#stopped.get(connection);
+    const handle = stopped ?? this.#read.get(connection);
+    if (handle === undefined) return;
+    this.remove(connection);
+    others.#read.set(connection, handle);
+    if (stopped !== undefined) readOn(stopped);
+  }
+
+  /** Whether it is not read before its turn. */
+  isWaiting(connection: Connection): boolean {
+    return this.#stopped.has(connection);
+  }
+
+  /** Reports how long Node has taken for something that was read. */
+  spend(microseconds: number): void {
+    if (this.#spent === 0 && this.#stopped.size === 0) setImmediate(() => this.#nextTurn());
+    this.#spent += microseconds;
+    if (this.#spent < this.#mostMicroseconds || this.#read.size === 0) return;
+    for (const [connection, handle] of this.#read) {
+      stopReading(handle);
+      this.#stopped.set(connection, handle);
+    }
+    this.#read.clear();
+  }
+
+  /** Most connections have nothing to read: twice as many as in the turn before are read again, until that was too much. */
+  #nextTurn(): void {
+    this.#readAtOnce = this.#spent < this.#mostMicroseconds ? 2 * this.#readAtOnce : 1;
+    this.#spent = 0;
+    let left = this.#readAtOnce;
+    for (const [connection, handle] of this.#stopped) {
+      if (left-- <= 0) break;
+      this.#stopped.delete(connection);
+      this.#read.set(connection, handle);
+      readOn(handle);
+    }
+    if (this.#stopped.size > 0) setImmediate(() => this.#nextTurn());
+    else this.#readAtOnce = 1;
+  }
+}
+
+/** Until `readOn`, even if the socket is resumed, as Node does after each request and for each body. */
+function stopReading(handle: Handle): void {
+  handle.readStop();
+  Object.assign(handle, { readStart: () => 0 });
+}
+
+function readOn(handle: Handle): void {
+  Reflect.deleteProperty(handle, "readStart");
+  if (handle.reading) handle.readStart();
+}
