@@ -9,6 +9,8 @@ import type { Socket } from "node:net";
 interface Handle {
   /** Whether the socket is paused otherwise. */
   readonly reading: boolean;
+  /** How many bytes are still to be written. */
+  readonly writeQueueSize: number;
   readStop(): void;
   readStart(): void;
 }
@@ -16,14 +18,20 @@ interface Handle {
 /** Connections that take turns. Once as much as it may was spent in a turn, no other one of them is read in it. */
 export class ReadingTurns<Connection extends object> {
   readonly #mostMicroseconds: number;
+  readonly #afterWrites: boolean;
   readonly #read = new Map<Connection, Handle>();
   /** In the order of their turns. */
   readonly #stopped = new Map<Connection, Handle>();
   #spent = 0;
   #readAtOnce = 1;
 
-  constructor(mostMicroseconds: number) {
+  /**
+   * `afterWrites`: whether a connection is not read while something is written to it, and then again without being told to, as Node
+   * does with HTTP/2, so that a client that takes no answers gets no more of them.
+   */
+  constructor(mostMicroseconds: number, { afterWrites = false } = {}) {
     this.#mostMicroseconds = mostMicroseconds;
+    this.#afterWrites = afterWrites;
   }
 
   add(connection: Connection, socket: Socket): void {
@@ -44,7 +52,7 @@ export class ReadingTurns<Connection extends object> {
     if (handle === undefined) return;
     this.remove(connection);
     others.#read.set(connection, handle);
-    if (stopped !== undefined) readOn(stopped);
+    if (stopped !== undefined) this.#readOn(stopped);
   }
 
   /** Whether it is not read before its turn. */
@@ -73,20 +81,21 @@ export class ReadingTurns<Connection extends object> {
       if (left-- <= 0) break;
       this.#stopped.delete(connection);
       this.#read.set(connection, handle);
-      readOn(handle);
+      this.#readOn(handle);
     }
     if (this.#stopped.size > 0) setImmediate(() => this.#nextTurn());
     else this.#readAtOnce = 1;
   }
+
+  #readOn(handle: Handle): void {
+    Reflect.deleteProperty(handle, "readStart");
+    const isWriting = this.#afterWrites && handle.writeQueueSize > 0;
+    if (handle.reading && !isWriting) handle.readStart();
+  }
 }
 
-/** Until `readOn`, even if the socket is resumed, as Node does after each request and for each body. */
+/** Until it is read on, even if the socket is resumed, as Node does after each request and for each body. */
 function stopReading(handle: Handle): void {
   handle.readStop();
   Object.assign(handle, { readStart: () => 0 });
-}
-
-function readOn(handle: Handle): void {
-  Reflect.deleteProperty(handle, "readStart");
-  if (handle.reading) handle.readStart();
 }

@@ -24,8 +24,8 @@ export interface ReadingOfSessions {
 }
 
 export function readSessionsInTurns(): ReadingOfSessions {
-  const strangers = new ReadingTurns<Http2Session>(spentOnStrangersMicroseconds);
-  const known = new ReadingTurns<Http2Session>(spentOnKnownMicroseconds);
+  const strangers = new ReadingTurns<Http2Session>(spentOnStrangersMicroseconds, { afterWrites: true });
+  const known = new ReadingTurns<Http2Session>(spentOnKnownMicroseconds, { afterWrites: true });
   const turns = new WeakMap<Http2Session, ReadingTurns<Http2Session>>();
 
   return {

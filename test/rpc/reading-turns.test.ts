@@ -14,7 +14,7 @@ import { certificates } from "./certificates.ts";
 const [clients, streams, frames] = [20, 400, 4_000];
 
 /** A server with so many clients, and the sessions of what it reads, turn by turn of the event loop. */
-async function serverWithClients({ overTls = false } = {}) {
+async function serverWithClients({ overTls = false, answerBytes = 0 } = {}) {
   const { watch, admit } = readSessionsInTurns();
   const sessions: Http2Session[] = [];
   const turns: Http2Session[][] = [];
@@ -28,6 +28,7 @@ async function serverWithClients({ overTls = false } = {}) {
   server.on("stream", (stream) => {
     read(stream.session);
     stream.on("error", () => {}).on("data", () => read(stream.session));
+    if (answerBytes > 0 && stream.session === sessions[0]) stream.end(Buffer.alloc(answerBytes));
   });
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
@@ -51,6 +52,7 @@ async function serverWithClients({ overTls = false } = {}) {
   return {
     admit,
     sessions,
+    sockets,
     turns,
     /** All clients send this at once. Resolves when so much of it was read. */
     async sendAll(bytes: Buffer, count: number) {
@@ -63,21 +65,27 @@ async function serverWithClients({ overTls = false } = {}) {
   };
 }
 
-const opened = Buffer.concat(
-  Array.from({ length: streams }, (_, index) =>
-    frame("headers", endHeaders | endStream, 2 * index + 1, callHeaders("/")),
-  ),
-);
+const calls = (from: number, to: number) =>
+  Buffer.concat(
+    Array.from({ length: to - from }, (_, index) =>
+      frame("headers", endHeaders | endStream, 2 * (from + index) + 1, callHeaders("/")),
+    ),
+  );
+const opened = calls(0, streams);
 const inBytes = Buffer.concat([
   frame("headers", endHeaders, 1, callHeaders("/")),
   ...Array.from({ length: frames }, () => frame("data", 0, 1, Buffer.of(0))),
 ]);
 const longest = (turns: readonly (readonly unknown[])[]) => Math.max(...turns.map(({ length }) => length));
 
-test.for([
+const ways = [
   { name: "in plain text", overTls: false },
   { name: "over TLS", overTls: true },
-])("of streams that many connections open at once $name, those of about one are read in a turn", async (how) => {
+];
+
+test.for(
+  ways,
+)("of streams that many connections open at once $name, those of about one are read in a turn", async (how) => {
   const { turns, sendAll } = await serverWithClients(how);
   await sendAll(opened, clients * streams);
   expect(longest(turns)).toBeLessThan(2 * streams);
@@ -109,4 +117,34 @@ test("a connection on which a credential is valid does not wait for those withou
   while (!isRead(after)) await setImmediate();
   expect(strangers()).toBeLessThan(6);
   await all;
+});
+
+test.for(
+  ways,
+)("a client that takes no answers is read no further $name, however many turns there are", async (how) => {
+  const { sessions, sockets, turns } = await serverWithClients({ ...how, answerBytes: 1 << 20 });
+  const [session] = sessions as [Http2Session];
+  const [socket, ...others] = sockets as [net.Socket, ...net.Socket[]];
+  const callsRead = () => turns.flat().filter((read) => read === session).length;
+  const rounds = async () => {
+    for (let round = 0; round < 100; round++) await setImmediate();
+  };
+  socket.pause();
+  const most = Buffer.from([0x7f, 0xff, 0, 0]);
+  socket.write(frame("settings", 0, 0, Buffer.concat([Buffer.of(0, 4), most])));
+  socket.write(frame("windowUpdate", 0, 0, most));
+  turns.push([]);
+  socket.write(calls(0, 20));
+  const handle = () =>
+    (session.socket as unknown as { readonly _handle: { readonly writeQueueSize: number } })._handle;
+  while (handle().writeQueueSize === 0) await setImmediate();
+  socket.write(calls(20, 120));
+  await rounds();
+  const before = callsRead();
+  expect(before).toBeLessThan(21);
+  for (const other of others) other.write(opened);
+  await rounds();
+  expect(callsRead()).toBe(before);
+  socket.resume();
+  while (callsRead() === before) await setImmediate();
 });
