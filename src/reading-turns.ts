@@ -60,11 +60,17 @@ export class ReadingTurns<Connection extends object> {
     return this.#stopped.has(connection);
   }
 
-  /** Reports how long Node has taken for something that was read. */
-  spend(microseconds: number): void {
+  /** Reports how long Node has taken for something that was read of the connection. */
+  spend(connection: Connection, microseconds: number): void {
     if (this.#spent === 0 && this.#stopped.size === 0) setImmediate(() => this.#nextTurn());
     this.#spent += microseconds;
     if (this.#spent < this.#mostMicroseconds || this.#read.size === 0) return;
+    // Last: those that were to be read after it would otherwise be behind it again at their next turn, and never be read.
+    const spender = this.#read.get(connection);
+    if (spender !== undefined) {
+      this.#read.delete(connection);
+      this.#read.set(connection, spender);
+    }
     for (const [connection, handle] of this.#read) {
       stopReading(handle);
       this.#stopped.set(connection, handle);

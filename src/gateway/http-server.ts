@@ -104,12 +104,13 @@ export function createHttpServer(
   const unread: UnreadRequests = { refused, breakOff, isWaiting: (socket) => reading.isWaiting(socket) };
 
   function countReading(request: IncomingMessage): void {
-    reading.spend(requestMicroseconds);
+    const { socket } = request;
+    reading.spend(socket, requestMicroseconds);
     if (request.headers["transfer-encoding"] === undefined) return;
     const push = request.push.bind(request);
     Object.assign(request, {
       push(...given: Parameters<typeof push>) {
-        reading.spend(chunkMicroseconds);
+        reading.spend(socket, chunkMicroseconds);
         return push(...given);
       },
       // Node's own would drop what arrives after the answer, without pushing it: it would not be counted.

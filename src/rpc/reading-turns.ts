@@ -38,10 +38,10 @@ export function readSessionsInTurns(): ReadingOfSessions {
       server.on("stream", (stream: ServerHttp2Stream) => {
         const { session } = stream;
         if (session === undefined) return;
-        turns.get(session)?.spend(streamMicroseconds);
+        turns.get(session)?.spend(session, streamMicroseconds);
         const push = stream.push.bind(stream);
         stream.push = (...given) => {
-          turns.get(session)?.spend(frameMicroseconds);
+          turns.get(session)?.spend(session, frameMicroseconds);
           return push(...given);
         };
       });

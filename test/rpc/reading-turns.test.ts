@@ -1,6 +1,6 @@
 /** How much of what clients send is read in a turn of the event loop. */
 
-import { once } from "node:events";
+import { EventEmitter, once } from "node:events";
 import { readFileSync } from "node:fs";
 import http2, { type Http2Server, type Http2Session } from "node:http2";
 import net from "node:net";
@@ -117,6 +117,37 @@ test("a connection on which a credential is valid does not wait for those withou
   while (!isRead(after)) await setImmediate();
   expect(strangers()).toBeLessThan(6);
   await all;
+});
+
+test("a connection whose turn comes right after that of one that always sends too much is read, too", async () => {
+  const server = new EventEmitter();
+  readSessionsInTurns().watch(server as Http2Server);
+  /** In the order in which their reading was started, as Node reads them. */
+  const started = new Set<EventEmitter>();
+  const connect = () => {
+    const session = new EventEmitter();
+    const readStart = () => void started.add(session);
+    const handle = {
+      reading: true,
+      writeQueueSize: 0,
+      readStop: () => void started.delete(session),
+    };
+    Object.assign(session, { socket: { _handle: Object.setPrototypeOf(handle, { readStart }) } });
+    readStart();
+    server.emit("session", session);
+    return session;
+  };
+  const [busy, , alsoBusy, next] = [connect(), connect(), connect(), connect()];
+  let readTimes = 0;
+  for (let turn = 0; turn < 40; turn++) {
+    for (const session of started) {
+      if (session === next) readTimes += 1;
+      if (session !== busy && session !== alsoBusy) continue;
+      for (let opened = 0; opened < streams; opened++) server.emit("stream", { session, push: () => true });
+    }
+    await setImmediate();
+  }
+  expect(readTimes).toBeGreaterThan(5);
 });
 
 test.for(
