@@ -217,10 +217,9 @@ test("calls whose database does not answer when their process stops are refused 
   });
   const shop = merchant(httpUrl, liveKey);
   const { id: verificationId } = (await shop.create()).body;
-  const running = text()
-    .split("\n")
-    .find((line) => line.includes('"grpc":'));
-  const { grpc } = JSON.parse(running ?? "{}");
+  // A process may answer before what it has written arrives here.
+  const running = await vi.waitUntil(() => /^.*"grpc":.*\n/m.exec(text())?.[0], { timeout: 45_000 });
+  const { grpc } = JSON.parse(running);
   const verifications = createClient(VerificationService, transportTo(grpc, `Bearer ${liveKey}`));
   const lock = await beside.db.connect();
   try {
