@@ -92,12 +92,9 @@ test("calls whose statement was answered while their process was suspended durin
   const paused = await startProcess({ DATABASE_URL: beside.databaseUrl, ROLES: "api", LOG_LEVEL: "info" });
   const shop = merchant(paused.httpUrl, liveKey);
   const { id: verificationId } = (await shop.create()).body;
-  const { grpc } = JSON.parse(
-    paused
-      .text()
-      .split("\n")
-      .find((line) => line.includes('"grpc":')) ?? "{}",
-  );
+  // A process may answer before what it has written arrives here.
+  const running = await vi.waitUntil(() => /^.*"grpc":.*\n/m.exec(paused.text())?.[0], { timeout: 45_000 });
+  const { grpc } = JSON.parse(running);
   const verifications = createClient(VerificationService, transportTo(grpc, `Bearer ${liveKey}`));
   const projects = createClient(
     ProjectService,
