@@ -1,8 +1,11 @@
 const result = document.querySelector("#result");
 const buttons = document.querySelectorAll("button");
 
-/** The attempt that was started last on this page; null while the next one is being started. */
-let current = null;
+/** The session's attempt, if it has one: from before a reload, or from another tab. */
+const sessions = {};
+
+/** The attempt that the page waits for: at first the session's, then the one started last; null while one is being started. */
+let current = sessions;
 
 /** The popup that was opened last. */
 let lastPopup = null;
@@ -51,7 +54,8 @@ document.querySelector("#redirect").addEventListener("click", async () => {
   if (attempt !== null) location.assign(attempt.verification_url);
 });
 
-if (location.hash === "#returned") await confirm(null);
+// After a reload, this page does not know the popup, and so listens to no message of it.
+await confirm(sessions);
 
 /** Starts an attempt. Null if that failed; the page then shows a message. */
 async function begin(style) {
@@ -74,7 +78,7 @@ async function begin(style) {
   tell(cannotStart);
   // The one before may still be finished, on the phone.
   current = before;
-  if (before !== null) confirm(before);
+  confirm(before);
   return null;
 }
 
@@ -84,18 +88,19 @@ async function begin(style) {
  */
 async function confirm(attempt) {
   const answer = await fetch("/attempts/mine").catch(() => null);
-  const { status, phone } = answer?.ok ? await answer.json() : {};
+  const { status, phone, verification_url } = answer?.ok ? await answer.json() : {};
   if (attempt !== current) return;
   // Without its cookie, or after a restart, the shop does not know the attempt, however often it is asked.
-  if (answer?.status === 404)
-    return tell("The shop does not know this attempt. Allow its cookies, and start again.");
+  if (answer?.status === 404) {
+    const isMissing = attempt !== sessions || location.hash === "#returned";
+    return isMissing && tell("The shop does not know this attempt. Allow its cookies, and start again.");
+  }
   const isOver = status !== undefined && status !== "pending";
   if (isOver) tell(phone ? `Verified: ${phone}` : `Not verified: ${status}`);
-  else if (attempt === null) tell("The result is not known yet. Reload this page in a minute.");
   else if (status === undefined) tellUnlessFailed("The result cannot be read at the moment. Trying again.");
-  else offer(attempt.verification_url);
+  else offer(verification_url);
   clearTimeout(nextQuestion);
-  if (attempt !== null && !isOver) nextQuestion = setTimeout(confirm, 3_000, attempt);
+  if (!isOver) nextQuestion = setTimeout(confirm, 3_000, attempt);
 }
 
 function offer(url) {

@@ -117,7 +117,8 @@ export function createMerchant(settings: MerchantSettings): RequestListener {
       attempt.phone = verification.phone;
       log(`confirmed ${verification.id}: ${verification.status}`);
     }
-    sendJson(response, 200, { status: verification.status, phone: attempt.phone });
+    const { phone, verificationUrl } = attempt;
+    sendJson(response, 200, { status: verification.status, phone, verification_url: verificationUrl });
   }
 
   /** Handles `return_url`: checks that the result belongs to this session, then the page confirms it as above. */

@@ -76,6 +76,21 @@ test("a closed popup can be opened again, and the page shows the result", async 
   await expect.poll(() => shown(page)).toBe("Verified: 01012345678");
 });
 
+test("a page that was reloaded while its popup was open goes on with the attempt, and shows the result on each reload", async () => {
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.goto(shop);
+  const popup = await openPopup(page);
+  await sendButton(popup).waitFor();
+  await page.reload();
+  expect(await page.getByRole("link", { name: "Open the window again" }).getAttribute("href")).toBe(
+    popup.url(),
+  );
+  await sendButton(popup).click();
+  await expect.poll(() => shown(page)).toBe("Verified: 01012345678");
+  await page.reload();
+  await expect.poll(() => shown(page)).toBe("Verified: 01012345678");
+});
+
 test("a second click replaces the popup, which Firefox would leave behind the page", async () => {
   const page = await (await person(browser, "desktop")).newPage();
   await page.goto(shop);
@@ -140,16 +155,20 @@ test("a session that a stranger has put into the browser does not get the result
   expect(persons.id).toBe(strangers.id);
   const mine = ({ cookie }: { cookie: string }) => fetch(`${shop}/attempts/mine`, { headers: { cookie } });
   expect((await mine(strangers)).status).toBe(404);
-  expect(await (await mine(persons)).json()).toEqual({ status: "pending", phone: null });
+  expect(await (await mine(persons)).json()).toEqual({
+    status: "pending",
+    phone: null,
+    verification_url: persons.url,
+  });
 });
 
 /** What the page does when a button is pressed. */
 async function beginWith(style: string, before = "") {
   const body = JSON.stringify({ style });
   const begun = await fetch(`${shop}/attempts`, { method: "POST", body, headers: { cookie: before } });
-  const { verification_id: id } = (await begun.json()) as { verification_id: string };
+  const { verification_id: id = "", verification_url: url } = (await begun.json()) as Record<string, string>;
   const [cookie = ""] = begun.headers.get("set-cookie")?.split(";") ?? [];
-  return { id, cookie };
+  return { id, url, cookie };
 }
 
 test("an attempt goes on if the next one cannot be started", async () => {
