@@ -432,6 +432,20 @@ test("an unknown verification is explained to who sees all of them without a wor
   expect(await said("show", unknown, "--token", liveKey)).toMatch(/that the key belongs to the environment/);
 });
 
+test("who gives a leaked key or token itself instead of its id is told so, not that it is inactive", async () => {
+  const said = async (...args: string[]) => (await run(args, environment)).stderr;
+  const { liveKey } = await service.createProject();
+  for (const command of ["revoke", "rotate"]) {
+    expect(await said("key", command, liveKey)).toMatch(/: give its id, key_…, not the key itself\. \(/);
+  }
+  const token = await service.createToken({ scope: "read" });
+  expect(await said("token", "revoke", token)).toMatch(/: give its id, tok_…, not the token itself\. \(/);
+  const unknown = "01kaex4mpyf2xbtyt1s6vdr4e9";
+  expect(await said("key", "revoke", `key_${unknown}`)).toMatch(/: There is no such API key\. \(/);
+  expect(await said("key", "rotate", `key_${unknown}`)).toMatch(/: There is no such active API key\. \(/);
+  expect(await said("token", "revoke", `tok_${unknown}`)).toMatch(/: There is no such token\. \(/);
+});
+
 describe("no service or no token: exit code 3 and one line", () => {
   const messages = '{"message_id":"x","from":"01000000001","to":"1","text":"1"}\n';
 

@@ -117,14 +117,16 @@ export function administerApiKeys({ apiKeys }: { readonly apiKeys: ApiKeyStore }
         return keptOf(secret);
       };
       const result = await apiKeys.replace(keyUuidOf(id), secretFor, overlap, maxActive);
-      if (result === "no_key") throw noSuchKey();
+      if (result === "no_key") {
+        throw new Failure("not_found", { message: "There is no such active API key." });
+      }
       if (result === "too_many") throw new Failure("too_many_api_keys");
       return { apiKey: result.added, secret, replaced: result.replaced };
     },
 
     async revoke(id) {
       const revoked = await apiKeys.revoke(keyUuidOf(id));
-      if (revoked === null) throw noSuchKey();
+      if (revoked === null) throw new Failure("not_found", { message: "There is no such API key." });
       return revoked;
     },
   };
@@ -135,12 +137,13 @@ export function keptOf(secret: string): { readonly digest: Buffer; readonly endi
   return { digest: Buffer.from(digestCredential(secret), "hex"), ending: secret.slice(-4) };
 }
 
+/** Whoever gives a leaked key itself must not take it for one that no longer works. */
 function keyUuidOf(id: string): string {
   const uuid = decodeId("key_", id);
-  if (uuid === null) throw noSuchKey();
+  if (uuid === null) {
+    throw new Failure("not_found", {
+      message: "There is no such API key: give its id, key_…, not the key itself.",
+    });
+  }
   return uuid;
-}
-
-function noSuchKey(): Failure {
-  return new Failure("not_found", { message: "There is no such active API key." });
 }

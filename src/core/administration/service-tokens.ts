@@ -118,7 +118,13 @@ export function administerServiceTokens({
 
     async revoke(id) {
       const uuid = decodeId("tok_", id);
-      const revoked = uuid === null ? null : await serviceTokens.revoke(uuid);
+      if (uuid === null) {
+        // Whoever gives a leaked token itself must not take it for one that no longer works.
+        throw new Failure("not_found", {
+          message: "There is no such token: give its id, tok_…, not the token itself.",
+        });
+      }
+      const revoked = await serviceTokens.revoke(uuid);
       if (revoked === null) throw new Failure("not_found", { message: "There is no such token." });
       return revoked;
     },
