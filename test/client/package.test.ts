@@ -6,6 +6,7 @@ import path from "node:path";
 import { pathToFileURL } from "node:url";
 import { promisify } from "node:util";
 import { createContext, runInContext } from "node:vm";
+import { gzipSync } from "node:zlib";
 import { rolldown } from "rolldown";
 import { expect, test } from "vitest";
 import { startTestService } from "../harness/service.ts";
@@ -27,8 +28,10 @@ async function bundle(format: "esm" | "iife"): Promise<string> {
   return output[0].code;
 }
 
-test("the minified bundle of all exports is smaller than 6 KiB", async () => {
-  expect(Buffer.byteLength(await bundle("esm"))).toBeLessThan(6 * 1024);
+test("the minified bundle of all exports is smaller than 6 KiB, and with gzip than 3 KiB", async () => {
+  const code = await bundle("esm");
+  expect(Buffer.byteLength(code)).toBeLessThan(6 * 1024);
+  expect(gzipSync(code).length).toBeLessThan(3 * 1024);
 });
 
 test("contains only the necessary files and has no dependencies", async () => {
