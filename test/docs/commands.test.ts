@@ -127,7 +127,7 @@ const notRun: readonly { readonly command: RegExp; readonly why: string }[] = [
     why: "needs a server with a WAL archive, and programs of its version, which the embedded Postgres does not include",
   },
   {
-    command: /^cp -a \.data /m,
+    command: /^cp -aL \.data /m,
     why: "needs the directory of a stopped service; test/storage/embedded-postgres.test.ts starts on copies of one",
   },
   {

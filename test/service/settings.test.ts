@@ -36,6 +36,7 @@ import { createLog } from "../../src/log/log.ts";
 import { openLogOutput } from "../../src/log/log-output.ts";
 import { startService } from "../../src/service.ts";
 import { causeOf, SettingError, withListenErrors } from "../../src/setting-errors.ts";
+import { startEmbeddedPostgres } from "../../src/storage/embedded/embedded-postgres.ts";
 import { readPage } from "../docs/pages.ts";
 import { hasIpv6, noteAbsence } from "../harness/absent-tools.ts";
 import { createDatabase, type TestDatabase } from "../harness/database.ts";
@@ -204,9 +205,10 @@ test("the admin token survives a power failure once it can be used: its file is 
 
 describe("an admin token file", () => {
   const outside = "must consist of A-Z a-z 0-9";
-  // One for all, so that only the first start initialises a database.
+  // One for all, whose database is initialised only once.
   const dataDir = mkdtempSync(path.join(tmpdir(), "phoneproof-settings-"));
   const file = path.join(dataDir, "admin-token");
+  beforeAll(async () => (await startEmbeddedPostgres({ dataDir })).stop());
   afterEach(() => rm(file, { recursive: true, force: true }));
   afterAll(() => rm(dataDir, { recursive: true }));
 

@@ -901,6 +901,23 @@ describe("a server that does not start", () => {
     expect((await readdir(dataDir, { recursive: true })).sort()).toEqual([...before, "postgres.lock"].sort());
   });
 
+  test("because its database is missing, but not its admin token, says so, and starts once it is restored", async () => {
+    await initialise();
+    const service = await startProcess({ DATA_DIR: dataDir });
+    service.child.kill("SIGTERM");
+    expect(await service.ended()).toBe(0);
+    const [cluster, backup] = [path.join(dataDir, "postgres"), path.join(dataDir, "backup")];
+    await rename(cluster, backup);
+    for (const make of [() => undefined, () => mkdir(cluster)]) {
+      await make();
+      await expect(start()).rejects.toThrow(
+        `DATA_DIR ${dataDir}: there is an "admin-token" of an earlier start, but no database in "postgres"`,
+      );
+    }
+    await rename(backup, cluster);
+    expect(await query(await start(), "SELECT count(*)::int FROM api_key")).toEqual([2]);
+  });
+
   // Files cannot grow beyond a few kilobytes, which simulates a full disk.
   const limited = ["-c", 'ulimit -f 64 && exec "$0" "$@"', process.execPath];
 

@@ -52,7 +52,8 @@ export async function initialiseCluster(options: {
   readonly signal: AbortSignal | undefined;
 }): Promise<void> {
   const { initdb, launch, dataDir, cluster, superuser, signal } = options;
-  for (const name of await readdir(dataDir)) {
+  const names = await readdir(dataDir);
+  for (const name of names) {
     // An initdb whose service was killed may still be writing: what cannot be removed now, the next start removes.
     if (name.startsWith("postgres.new-")) {
       await rm(path.join(dataDir, name), { recursive: true, force: true, maxRetries: 3 }).catch(
@@ -62,6 +63,13 @@ export async function initialiseCluster(options: {
   }
   if (await exists(path.join(cluster, "PG_VERSION"))) return;
   await requireNothing(cluster);
+  // Made once there is a database: that was lost, and to a new one all keys and tokens of the old would be invalid.
+  if (names.includes("admin-token")) {
+    throw new Error(
+      'there is an "admin-token" of an earlier start, but no database in "postgres": restore that, ' +
+        "or remove the token to begin with a new database",
+    );
+  }
 
   const attempt = await mkdtemp(path.join(dataDir, "postgres.new-"));
   try {
