@@ -818,6 +818,20 @@ describe("a second service on the same data directory", () => {
     process.kill(child.pid ?? Number.NaN, "SIGINT");
     expect(await lines.next()).toMatchObject({ value: "still here" });
   });
+
+  test("is refused, too, if its own only links to the first one's database, and does not end that one's server", async () => {
+    await initialise();
+    const { child, lines } = await startService();
+    expect(await lines.next()).toMatchObject({ value: "ready" });
+    const pid = await serverPid();
+    const linking = await emptyDirectory();
+    await symlink(path.join(dataDir, "postgres"), path.join(linking, "postgres"));
+    const reason = "its database is in use by another running service";
+    await expect(start({ dataDir: linking })).rejects.toThrow(`DATA_DIR ${linking}: ${reason}`);
+    expect(await serverPid()).toBe(pid);
+    process.kill(child.pid ?? Number.NaN, "SIGINT");
+    expect(await lines.next()).toMatchObject({ value: "still here" });
+  });
 });
 
 describe("a server that does not start", () => {
@@ -1039,12 +1053,25 @@ describe("a server that does not start", () => {
     expect((await stat(other)).mode & 0o777).toBe(0o644);
   });
 
-  test("because its lock cannot be opened says why", async () => {
-    await mkdir(path.join(dataDir, "postgres.lock"));
-    await expect(start()).rejects.toThrow(
-      /^DATA_DIR .+ cannot be locked: EISDIR: .+ open '.+postgres\.lock'$/,
-    );
+  test.for<[string, (lock: string) => Promise<unknown>, RegExp]>([
+    ["a directory", (lock) => mkdir(lock), /EISDIR: .+ open '.+postgres\.lock'$/],
+    ["another file", (lock) => writeFile(lock, "mine"), /\/postgres\.lock: file is not a database$/],
+  ])("because its lock is %s says so", async ([, make, reason]) => {
+    await make(path.join(dataDir, "postgres.lock"));
+    const refusal = start().catch((error: Error) => error.message);
+    expect(await refusal).toMatch(new RegExp(`^DATA_DIR ${dataDir} cannot be locked: .*${reason.source}`));
   });
+
+  if (canRunAsOther)
+    test("because nothing can be created in DATA_DIR says so, although there is a lock", async () => {
+      await writeFile(path.join(dataDir, "postgres.lock"), "");
+      await chown(path.join(dataDir, "postgres.lock"), otherUid, otherUid);
+      await chmod(dataDir, 0o755);
+      const { stderr } = spawnSync(process.execPath, startOf(dataDir), { encoding: "utf8", ...asOther });
+      expect(stderr).toBe(
+        `DATA_DIR ${dataDir} cannot be locked: EACCES: permission denied, access '${dataDir}'\n`,
+      );
+    });
 
   // In a process of its own: if Node retries for ever, only a kill ends it.
   if (process.platform === "linux")

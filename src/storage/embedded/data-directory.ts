@@ -1,5 +1,5 @@
 /** DATA_DIR, where an embedded Postgres lives: creates it, and locks it while a service uses it. */
-import { chmod, lchown, lstat, mkdir, open, realpath, stat } from "node:fs/promises";
+import { access, chmod, constants, lchown, lstat, mkdir, open, realpath, stat } from "node:fs/promises";
 import path from "node:path";
 import { DatabaseSync } from "node:sqlite";
 
@@ -67,16 +67,18 @@ async function isDirectory(file: string): Promise<boolean> {
  * the process dies, and does not depend on a pid. Postgres does not inherit it: the lock must be free for the next service
  * while an orphan still runs. Any account that can read the file could lock it, so no other account may. (The mode is set by
  * the file's name: opening and closing the file would release this process' own lock.)
+ *
+ * The cluster has such a lock as well, since `postgres` may be a link in several data directories. `name` is for the message.
  */
-export async function lockDataDir(dataDir: string): Promise<DatabaseSync> {
-  const file = path.join(dataDir, "postgres.lock");
+export async function lockDataDir(directory: string, name = `DATA_DIR ${directory}`): Promise<DatabaseSync> {
+  const file = path.join(directory, "postgres.lock");
   const lock = new DatabaseSync(file, { open: false, timeout: 0 });
   try {
     lock.open();
     lock.exec("BEGIN EXCLUSIVE");
     const found = await lstat(file);
     // A link may lead to any file of this user's.
-    if (!found.isFile()) throw new Error(`${file} is not a file`);
+    if (!found.isFile()) throw new Error("it is not a file");
     await chmod(file, 0o600);
     // It is always empty: what is not may be a database of root's that was moved here.
     if (found.size === 0) await giveToOwner(file);
@@ -86,8 +88,8 @@ export async function lockDataDir(dataDir: string): Promise<DatabaseSync> {
     const busy = (error as { errcode?: number }).errcode === 5;
     throw new Error(
       busy
-        ? `DATA_DIR ${dataDir} is in use by another running service: stop it, or choose another DATA_DIR`
-        : `DATA_DIR ${dataDir} cannot be locked: ${await reasonOf(file, error as Error)}`,
+        ? `${name} is in use by another running service: stop it, or choose another DATA_DIR`
+        : `${name} cannot be locked: ${await reasonOf(file, error as Error)}`,
     );
   }
 }
@@ -97,13 +99,15 @@ const longestDirectory = 490;
 
 /** Why the file cannot be opened: SQLite does not tell a lack of permission from a read-only disk or a long path. */
 async function reasonOf(file: string, error: Error): Promise<string> {
-  const openError = await open(file, "a").then(
-    (handle) => handle.close(),
-    (error: Error) => error.message,
-  );
-  if (openError !== undefined) return openError;
-  const length = Buffer.byteLength(path.dirname(file));
+  const directory = path.dirname(file);
+  try {
+    await (await open(file, "a")).close();
+    await access(directory, constants.W_OK);
+  } catch (refusal) {
+    return (refusal as Error).message;
+  }
+  const length = Buffer.byteLength(directory);
   return length > longestDirectory
     ? `its path is too long (${length} bytes, at most ${longestDirectory})`
-    : error.message;
+    : `${file}: ${error.message}`;
 }

@@ -75,11 +75,15 @@ export interface EmbeddedPostgresOptions {
 export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): Promise<EmbeddedPostgres> {
   const { initdb, postgres } = await findBinaries();
   const dataDir = await makeDirectory(options.dataDir);
-  const lock = await lockDataDir(dataDir);
+  const locks = [await lockDataDir(dataDir)];
+  const unlock = () => {
+    for (const lock of locks.splice(0)) lock.close();
+  };
   try {
     const cluster = path.join(dataDir, "postgres");
     const launch = await chooseLaunch(postgres, dataDir, cluster);
     await initialiseCluster({ initdb, launch, dataDir, cluster, superuser: ownName, signal: options.signal });
+    locks.push(await lockDataDir(cluster, "its database"));
     const password = await readPassword(cluster);
     // Is in the title of each of the server's processes, which tells them from those of any other Postgres.
     const clusterName = `${ownName}-${shortHash(password + cluster)}`;
@@ -118,7 +122,7 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
       await supervision.stop();
       await log.close();
       await removeSocketDirectory(endpoint);
-      lock.close();
+      unlock();
     };
     let stopping: Promise<void> | undefined;
     const server: EmbeddedPostgres = {
@@ -135,7 +139,7 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
     });
     return server;
   } catch (error) {
-    if (lock.isOpen) lock.close();
+    unlock();
     // On a full disk, for example, neither Postgres nor Node names the setting to be changed.
     throw new Error(`DATA_DIR ${dataDir}: ${(error as Error).message}`, { cause: error });
   }
