@@ -932,6 +932,16 @@ describe("a server that does not start", () => {
     expect(await query(await start(), "SELECT count(*)::int FROM api_key")).toEqual([2]);
   });
 
+  test("because its database is of another major version says of which", async () => {
+    await initialise();
+    await writeFile(path.join(dataDir, "postgres/PG_VERSION"), "17\n");
+    await expect(start()).rejects.toThrow(
+      `DATA_DIR ${dataDir}: its database is of PostgreSQL 17, and this release runs 18`,
+    );
+    await writeFile(path.join(dataDir, "postgres/PG_VERSION"), "18\n");
+    expect(await query(await start(), "SELECT 1")).toEqual([1]);
+  });
+
   // Files cannot grow beyond a few kilobytes, which simulates a full disk.
   const limited = ["-c", 'ulimit -f 64 && exec "$0" "$@"', process.execPath];
 

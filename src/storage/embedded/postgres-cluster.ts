@@ -19,6 +19,9 @@ import { chownTree, type Launch } from "./postgres-launch.ts";
 import { reasonIn } from "./postgres-log.ts";
 import { serverEnvironment } from "./postgres-process.ts";
 
+/** The major version of the server that npm installs. Its log, without details, does not say which one a cluster has. */
+const serverVersion = "18";
+
 /** Where a cluster keeps its superuser's password. */
 const passwordFile = (cluster: string) => path.join(cluster, "phoneproof.password");
 
@@ -61,7 +64,16 @@ export async function initialiseCluster(options: {
       );
     }
   }
-  if (await exists(path.join(cluster, "PG_VERSION"))) return;
+  if (await exists(path.join(cluster, "PG_VERSION"))) {
+    const version = (await readFile(path.join(cluster, "PG_VERSION"), "utf8")).trim();
+    if (/^\d+$/.test(version) && version !== serverVersion) {
+      throw new Error(
+        `its database is of PostgreSQL ${version}, and this release runs ${serverVersion}: ` +
+          "start the release that used it, or move the database with a dump",
+      );
+    }
+    return;
+  }
   await requireNothing(cluster);
   // Made once there is a database: that was lost, and to a new one all keys and tokens of the old would be invalid.
   if (names.includes("admin-token")) {
