@@ -199,6 +199,19 @@ describe("erasing a phone", () => {
     expect(await tablesWithPhone(phone)).toEqual([]);
   });
 
+  test("leaves the same code on another number to the person whom it expects", async () => {
+    const [phone, stranger] = [newPhone(), newPhone()];
+    await service.db.query(
+      `INSERT INTO live_code (destination, code, code_format, verification_id, expires_at, expected_phone)
+       VALUES ('0299999995', 'twin', 'numeric', gen_random_uuid(), now() + interval '1 hour', $1),
+              ('0299999996', 'twin', 'numeric', gen_random_uuid(), now() + interval '1 hour', $2)`,
+      [phone, stranger],
+    );
+    await erasePhone(phone);
+    expect(await tablesWithPhone(phone)).toEqual([]);
+    expect(await tablesWithPhone(stranger)).toEqual(["live_code"]);
+  });
+
   test("reports zeros for an unknown phone, also on an empty installation", async () => {
     expect(await erasePhone("010-9999-9999")).toEqual(nothing);
     const empty = await startTestService({ ROLES: "api" });

@@ -5,6 +5,7 @@ import {
   chmod,
   chown,
   copyFile,
+  link,
   mkdir,
   mkdtemp,
   readdir,
@@ -38,7 +39,7 @@ import {
   test,
   vi,
 } from "vitest";
-import { lockDataDir } from "../../src/storage/embedded/data-directory.ts";
+import { lockDataDir, makeDirectory as makeMissing } from "../../src/storage/embedded/data-directory.ts";
 import {
   type EmbeddedPostgres,
   type EmbeddedPostgresOptions,
@@ -336,6 +337,12 @@ test("a data directory may have any name, even with Postgres's own separators", 
   expect(server.connection.host.startsWith(named)).toBe(true);
 });
 
+test("services that start at once can share directories that are missing", async () => {
+  const above = path.join(await emptyDirectory(), "shared/above");
+  const names = Array.from({ length: 8 }, (_, n) => path.join(above, `data-${n}`));
+  expect(await Promise.all(names.map((name) => makeMissing(name)))).toEqual(names);
+});
+
 test("other accounts cannot change a data directory that is created, whatever the umask", async () => {
   const created = path.join(await emptyDirectory(), "above/data");
   const program = `
@@ -397,6 +404,13 @@ if (canRunAsOther)
       expect((await stat(log)).uid).toBe(otherUid);
       expect(await readFile(`${log}.1`, "utf8")).toBe("secret");
       expect((await stat(`${log}.1`)).uid).toBe(0);
+      // Empty as a lock is, but a file of root's from elsewhere.
+      const empty = path.join(elsewhere, "empty");
+      await writeFile(empty, "");
+      await rm(lock);
+      await link(empty, lock);
+      await (await start()).stop();
+      expect((await stat(empty)).uid).toBe(0);
     });
 
     test("does not run a database of somebody else that it links to", async () => {
@@ -668,17 +682,19 @@ describe("after a kill -9", () => {
     expect(kill.mock.calls).toEqual([["SIGINT"]]);
   });
 
-  test("of the service, the next one replaces the server that was left behind", async () => {
+  test("of the service, the next one replaces the server that was left behind, at the same address", async () => {
     await initialise();
     const { child, lines } = await startService();
     expect(await lines.next()).toMatchObject({ value: "ready" });
     const orphan = await serverPid();
+    const [, , , , socketDirectory] = (await readFile(pidFile(), "utf8")).split("\n");
     child.kill("SIGKILL");
     await once(child, "exit");
     expect(isAlive(orphan)).toBe(true);
     const server = await start();
     await vi.waitUntil(() => !isAlive(orphan), until);
     expect(await query(server, "SELECT 1")).toEqual([1]);
+    expect(server.connection.host).toBe(socketDirectory);
   });
 
   test("of the service, the next one replaces the server also if the data directory was moved meanwhile", async () => {
