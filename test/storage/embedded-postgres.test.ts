@@ -5,9 +5,11 @@ import {
   chmod,
   chown,
   copyFile,
+  type FileHandle,
   link,
   mkdir,
   mkdtemp,
+  open,
   readdir,
   readFile,
   realpath,
@@ -335,6 +337,27 @@ test("a data directory may have any name, even with Postgres's own separators", 
   cleanUp.push(server.stop);
   expect(await query(server, "SELECT 1")).toEqual([1]);
   expect(server.connection.host.startsWith(named)).toBe(true);
+});
+
+test("a first start survives a power failure: its password is flushed to disk, and then its name", async () => {
+  const cluster = path.join(dataDir, "postgres");
+  const flushed: { ino: number; isNamed: boolean }[] = [];
+  const handle = await open(dataDir, "r");
+  const sync = vi.spyOn(Object.getPrototypeOf(handle) as FileHandle, "sync");
+  sync.mockImplementation(async function (this: FileHandle) {
+    flushed.push({ ino: (await this.stat()).ino, isNamed: existsSync(cluster) });
+  });
+  onTestFinished(() => sync.mockRestore());
+  await handle.close();
+  await start();
+  const [password, directory] = await Promise.all([
+    stat(path.join(cluster, "phoneproof.password")),
+    stat(dataDir),
+  ]);
+  expect(flushed).toEqual([
+    { ino: password.ino, isNamed: false },
+    { ino: directory.ino, isNamed: true },
+  ]);
 });
 
 test("services that start at once can share directories that are missing", async () => {
@@ -880,6 +903,11 @@ describe("a server that does not start", () => {
     expect((await readdir(dataDir)).sort()).toEqual(["postgres", "postgres.lock", "postgres.log"]);
     expect(existsSync(pidFile())).toBe(false);
     expect(await query(await start(), "SELECT 1")).toEqual([1]);
+  });
+
+  test("because it was aborted before that initialises nothing", async () => {
+    await expect(start({ signal: AbortSignal.abort() })).rejects.toThrow("aborted");
+    expect(await readdir(dataDir)).toEqual(["postgres.lock"]);
   });
 
   test("because it is aborted during initialisation leaves nothing behind", async () => {
