@@ -12,6 +12,7 @@ import { type Merchant, merchant, newIdempotencyKey } from "../gateway/merchant.
 import { tablesWith } from "../harness/every-table.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
+import { scrape } from "../ops/scrape.ts";
 import { answerOf } from "../rpc/grpc-answer.ts";
 import {
   type Answer,
@@ -662,6 +663,11 @@ describe("erasing a verification", () => {
     await deliveryWhen(service, pending.id, delivered);
   });
 
+  test("counts a pending one that has no number, which it cancels", async () => {
+    const { id } = await createPending(shop);
+    expect(await eraseVerification(id)).toMatchObject({ verifications: 1, cancelled: 1 });
+  });
+
   test("expires one that is past its expiry but still pending, instead of cancelling it", async () => {
     const idle = await startTestService({ ROLES: "api" });
     const { liveKey } = await idle.createProject();
@@ -670,6 +676,8 @@ describe("erasing a verification", () => {
     const { erasure } = await idle.client(ErasureService).eraseVerification({ verificationId: pending.id });
     expect(countsOf(erasure)).toMatchObject({ verifications: 1, cancelled: 0 });
     expect(await eventsOf(idle.db, pending.id)).toEqual(["verification.expired"]);
+    const { sum } = await scrape(idle.opsUrl);
+    expect(sum("phoneproof_verifications_total", { transition: "expired" })).toBe(1);
   });
 
   test.for(["vrf_01kaex4mpyf2xbtyt1s6vdr4e9", "nonsense", "", "vrf_\0"])("%j is not found", async (id) => {

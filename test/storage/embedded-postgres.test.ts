@@ -544,6 +544,9 @@ if (canKeepRight)
       // Every process of that user could write there.
       expect(await readFile(`${server}/maps`, "utf8")).not.toContain("/dev/shm/PostgreSQL");
       await first.stop();
+      const files = await readdir(path.join(data, "postgres"), { recursive: true });
+      const owners = await Promise.all(files.map((file) => ownerOf(path.join(data, "postgres", file))));
+      expect(new Set(owners)).toEqual(new Set([user]));
       expect((await stat(closed)).mode & 0o777).toBe(0o700);
       const again = await start({ dataDir: data });
       expect(await ownerOf(`/proc/${await serverPid(data)}`)).toBe(user);

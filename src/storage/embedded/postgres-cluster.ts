@@ -145,8 +145,7 @@ async function runInitdb(
     ...(uid === undefined ? {} : { uid, gid }),
   });
   // Its exit is awaited nevertheless: files that it is still writing could not be removed.
-  const end = () => child.kill();
-  signal?.addEventListener("abort", end, { once: true });
+  signal?.addEventListener("abort", () => child.kill(), { once: true });
   let output = "";
   child.stderr.setEncoding("utf8").on("data", (text: string) => {
     output = (output + text).slice(-10_000);
@@ -155,7 +154,6 @@ async function runInitdb(
     child.once("error", (error) => resolve(error.message));
     child.once("close", (status, signal) => resolve(status === 0 ? "" : `ended with ${signal ?? status}`));
   });
-  signal?.removeEventListener("abort", end);
   if (code !== "") throw new Error(`PostgreSQL could not be initialised: ${reasonIn(output) || code}`);
 }
 
