@@ -481,6 +481,22 @@ describe("erasing a verification", () => {
     expect(await tablesWithPhone(phone)).toEqual([]);
   });
 
+  test("leaves the codes of others that end at the same time, even if retention has already erased its phone", async () => {
+    const stranger = newPhone();
+    const mine = await createPending(shop, expecting(newPhone()));
+    const twin = await createPending(shop, expecting(stranger));
+    expect(twin.to).toBe(mine.to);
+    await moveExpiry(service.db, {
+      expiresAt: "now() + interval '5 minutes'",
+      where: "id = ANY ($1)",
+      values: [[uuidOf(mine.id), uuidOf(twin.id)]],
+    });
+    await shop.cancel(mine.id);
+    await service.db.query("UPDATE verification SET expected_phone = NULL WHERE id = $1", [uuidOf(mine.id)]);
+    await eraseVerification(mine.id);
+    expect(await tablesWithPhone(stranger)).toEqual(["live_code", "verification"]);
+  });
+
   test("removes its phones and messages, and no others", async () => {
     const [phone, stranger] = [newPhone(), newPhone()];
     const elsewhere = await verifiedBy(phone);

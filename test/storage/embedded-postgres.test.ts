@@ -737,7 +737,10 @@ describe("after a kill -9", () => {
     await vi.waitUntil(() => !isAlive(orphan), until);
   });
 
-  test("of both, a backend that cannot end does not block the next start", async () => {
+  test.for([
+    { what: "", pidFileText: undefined },
+    { what: ", and is ended although a power failure emptied the pid file", pidFileText: "" },
+  ])("of both, a backend that cannot end does not block the next start$what", async ({ pidFileText }) => {
     await initialise();
     const { child, lines } = await startService();
     expect(await lines.next()).toMatchObject({ value: "ready" });
@@ -757,6 +760,7 @@ describe("after a kill -9", () => {
     process.kill(await serverPid(), "SIGKILL");
     child.kill("SIGKILL");
     await once(child, "exit");
+    if (pidFileText !== undefined) await writeFile(pidFile(), pidFileText);
     const server = await start();
     // The process that inherited it takes a moment to reap it.
     await vi.waitUntil(() => !isAlive(rows[0].pid), until);
@@ -831,6 +835,7 @@ describe("a stale pid file", () => {
     ["nothing, as after a power failure", ""],
     ["nonsense", "nonsense\n"],
     ["a process group", "-1\n"],
+    ["its own process group", "0\n"],
   ])("containing %s does not prevent the start", async ([, text]) => {
     await writeFile(pidFile(), text);
     expect(await query(await start(), "SELECT 1")).toEqual([1]);

@@ -59,7 +59,7 @@ export async function readPidFile(cluster: string): Promise<PidFile | undefined>
 /**
  * Stops the Postgres that a killed service left on this cluster, and waits for its last backend.
  *
- * Returns the pid in a stale pid file if that pid now belongs to another program. Postgres would take that program for a
+ * Returns the pid in a stale pid file, which by now may belong to another program. Postgres would take that program for a
  * running server; deleting the file instead would switch off its second check (the shared memory segment named in the file),
  * which protects the data from a backend that outlived its postmaster. A file without a pid, as after a power failure while it
  * was written, names no segment either, and Postgres would never start with it: only such a file is deleted.
@@ -69,7 +69,7 @@ export async function stopOrphan(cluster: string, clusterName: string): Promise<
   if (left !== undefined) {
     if (await isServerOf(left.pid, cluster)) await stopServer(left.pid, cluster);
     await stopBackends(clusterName);
-    return isAlive(left.pid) ? left.pid : undefined;
+    return left.pid;
   }
   if (!existsSync(pidFileOf(cluster))) return undefined;
   for (const { pid } of await allProcesses()) {
@@ -159,15 +159,6 @@ function send(pid: number, signal: NodeJS.Signals): void {
     process.kill(pid, signal);
   } catch {
     // It has already exited.
-  }
-}
-
-function isAlive(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch {
-    return false;
   }
 }
 
