@@ -610,6 +610,31 @@ describe("erasing a verification", () => {
     expect(await eraseVerification(verification.id)).toEqual(nothing);
   });
 
+  test("finds a message with its code behind thousands to other numbers, and leaves one of another source with the same id", async () => {
+    const [phone, stranger] = [newPhone(), newPhone()];
+    const { id, to, code } = await createPending(shop);
+    await shop.cancel(id);
+    await service.db.query(
+      `INSERT INTO inbound_message (source, message_id, sender, destination, text, ingested_at, outcome, duplicate)
+       SELECT 'elsewhere', n::text, $1, '0200000000', 'hello', now(), 'no_match', false FROM generate_series(1, 5001) n`,
+      [newPhone()],
+    );
+    await service.sms({ to, from: phone, text: `[Web발신] ${code}` });
+    // With a miss, so that something is stored about the sender.
+    await service.sms({ to, from: stranger, text: "000000" });
+    await service.db.query(
+      `INSERT INTO inbound_message (source, message_id, sender, destination, text, ingested_at, outcome, duplicate)
+       SELECT 'another', message_id, $2, destination, 'hello', ingested_at, outcome, duplicate
+       FROM inbound_message WHERE sender = $1`,
+      [phone, stranger],
+    );
+    const before = await everythingAbout(stranger);
+    expect(await eraseVerification(id)).toMatchObject({ messages: 1 });
+    expect(await tablesWithPhone(phone)).toEqual([]);
+    expect(await tablesWithPhone(stranger)).toEqual(["inbound_message", "inbound_sender"]);
+    expect(await everythingAbout(stranger)).toEqual(before);
+  });
+
   test.for([
     { name: "within 24 hours after its expiry: removed", ago: "23 hours 59 minutes", messages: 1 },
     {

@@ -824,10 +824,14 @@ describe("a stale pid file", () => {
     await initialise(otherDir);
     const other = await start({ dataDir: otherDir });
     const otherPid = await serverPid(otherDir);
+    // Its processes go on, too: the end of one would end all its connections.
+    const client = new pg.Client(other.connection);
+    await client.connect();
+    cleanUp.push(() => client.end());
     await killedServerNaming(otherPid);
     const server = await start();
     expect(await query(server, "SELECT 1")).toEqual([1]);
-    expect(await query(other, "SELECT 1")).toEqual([1]);
+    expect((await client.query("SELECT 1 AS one")).rows).toEqual([{ one: 1 }]);
     expect(await serverPid(otherDir)).toBe(otherPid);
   });
 

@@ -81,14 +81,9 @@ export async function stopOrphan(cluster: string, clusterName: string): Promise<
 }
 
 async function stopServer(pid: number, cluster: string): Promise<void> {
-  let ours = true;
   const stopped = await stopInSteps(
-    (name) => ours && send(pid, name),
-    (timeoutMs) =>
-      until(timeoutMs, async () => {
-        ours = await isServerOf(pid, cluster);
-        return !ours;
-      }),
+    (name) => send(pid, name),
+    (timeoutMs) => until(timeoutMs, async () => !(await isServerOf(pid, cluster))),
   );
   if (!stopped) throw new Error(`PostgreSQL left behind by an earlier start (process ${pid}) does not stop`);
 }
