@@ -24,7 +24,9 @@ interface Goal {
 
 const goals: Partial<Record<OperationName, Goal>> = {
   create: { target: 0.6, floor: 0.4 },
+  replay: { target: 0.6, floor: null },
   read: { target: 0.6, floor: 0.4 },
+  cancel: { target: 0.45, floor: null },
   inbound: { target: 0.5, floor: 0.35 },
 };
 const databaseGoal: Goal = { target: 7, floor: null };
