@@ -18,7 +18,7 @@ import type { Logger } from "pino";
 import type { AnsweredRequest } from "../core/answered-call.ts";
 import { newRequestId } from "../core/ids.ts";
 import { Failure, type FailureCode } from "../failures.ts";
-import { ReadingTurns } from "../reading-turns.ts";
+import { readRequestsInTurns } from "../request-turns.ts";
 import { closeGently, lingerAtClose } from "./linger.ts";
 import {
   afterAnswer,
@@ -35,14 +35,6 @@ export const bodyLimitBytes = 64 * 1024;
 
 /** Node's default, stated because the longest path parameter follows from it. */
 export const maxHeaderBytes = 16 * 1024;
-
-/**
- * How long Node takes to parse a request, before anything is done with it, and a chunk of a body. Of the connections, no other is read
- * in a turn in which they have taken this long: 64 KiB have room for thousands of pipelined requests, and ten thousand chunks of a byte.
- */
-const requestMicroseconds = 6;
-const chunkMicroseconds = 0.3;
-const spentInTurnMicroseconds = 10_000;
 
 /** What is logged and counted of a request that could not be read. */
 interface Refusal {
@@ -100,24 +92,6 @@ export function createHttpServer(
     });
   };
 
-  const reading = new ReadingTurns<Socket>(spentInTurnMicroseconds);
-  const unread: UnreadRequests = { refused, breakOff, isWaiting: (socket) => reading.isWaiting(socket) };
-
-  function countReading(request: IncomingMessage): void {
-    const { socket } = request;
-    reading.spend(socket, requestMicroseconds);
-    if (request.headers["transfer-encoding"] === undefined) return;
-    const push = request.push.bind(request);
-    Object.assign(request, {
-      push(...given: Parameters<typeof push>) {
-        reading.spend(socket, chunkMicroseconds);
-        return push(...given);
-      },
-      // Node's own would drop what arrives after the answer, without pushing it: it would not be counted.
-      _dump: () => request.resume(),
-    });
-  }
-
   const server = createServer(
     {
       maxHeaderSize: maxHeaderBytes,
@@ -131,23 +105,19 @@ export function createHttpServer(
       requireHostHeader: false,
     },
     (request, response) => {
-      countReading(request);
       if (request.url?.includes("%")) request.url = decodable(request.url);
       // A response has no socket while an earlier one on its connection is still to be sent.
       if (response.socket !== null) listener(request, response);
       else inTurn(request, () => listener(request, response));
     },
   );
+  const unread: UnreadRequests = { refused, breakOff, isWaiting: readRequestsInTurns(server) };
   // A client may half-close once it has sent its request; by default, Node would then drop the response.
   Object.assign(server, { httpAllowHalfOpen: true });
   const connections = new Set<Socket>();
   server.on("connection", (socket) => {
     connections.add(socket);
-    reading.add(socket, socket);
-    socket.on("close", () => {
-      connections.delete(socket);
-      reading.remove(socket);
-    });
+    socket.on("close", () => connections.delete(socket));
     socket.on("end", () => endStream(socket));
   });
   stopping.addEventListener("abort", () => connections.forEach(closeAfterAnswer), { once: true });

@@ -2,6 +2,7 @@
 
 import { createServer, type RequestListener, type Server } from "node:http";
 import type { Socket } from "node:net";
+import { readRequestsInTurns } from "../request-turns.ts";
 
 /** Enough for every prober and scraper there may be. */
 const maxConnections = 256;
@@ -33,6 +34,8 @@ export function createOpsHttpServer(listener: RequestListener): Server {
       listener(request, response);
     },
   );
+  // What is read at once of a connection that is closed for a further request may hold thousands of them.
+  readRequestsInTurns(server);
   server.maxConnections = maxConnections;
   // A client that is turned away finds room when it retries, unless all connections are busy.
   server.on("drop", () => server.closeIdleConnections());

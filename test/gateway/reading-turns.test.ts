@@ -1,50 +1,16 @@
 /** How much of what clients send is parsed in a turn of the event loop. */
 
-import { once } from "node:events";
 import type { RequestListener } from "node:http";
-import net from "node:net";
-import { setImmediate } from "node:timers/promises";
 import { pino } from "pino";
-import { expect, onTestFinished, test } from "vitest";
+import { expect, test } from "vitest";
 import { createHttpServer } from "../../src/gateway/http-server.ts";
+import { readInTurns } from "../harness/reading.ts";
 
-const clients = 20;
-
-/** What is parsed in each turn when so many clients send these bytes at once: requests, or chunks of their bodies. */
-async function turnsOf(what: "requests" | "chunks", bytes: string, count: number, listener: RequestListener) {
-  const turns: number[] = [];
-  const parsed = () => turns.push((turns.pop() ?? 0) + 1);
+function serverThat(listener: RequestListener) {
   const unused = () => {};
   const stopping = new AbortController().signal;
   const log = pino({ level: "silent" });
-  const server = createHttpServer({ log, onAnswered: unused, breakOff: unused, stopping }, listener);
-  server.on("request", (request) => {
-    if (what === "requests") parsed();
-    const push = request.push.bind(request);
-    request.push = (chunk: unknown) => {
-      if (what === "chunks" && chunk !== null) parsed();
-      return push(chunk);
-    };
-  });
-  server.listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address() as net.AddressInfo;
-  const sockets = Array.from({ length: clients }, () => net.connect({ port, host: "127.0.0.1" }));
-  onTestFinished(() => {
-    for (const socket of sockets) socket.destroy();
-    server.close();
-  });
-  let accepted = 0;
-  server.on("connection", () => {
-    accepted += 1;
-  });
-  while (accepted < clients) await setImmediate();
-  for (const socket of sockets) socket.on("error", unused).resume().write(bytes);
-  while (turns.reduce((sum, inTurn) => sum + inTurn, 0) < clients * count) {
-    turns.push(0);
-    await setImmediate();
-  }
-  return turns;
+  return createHttpServer({ log, onAnswered: unused, breakOff: unused, stopping }, listener);
 }
 
 const answering: RequestListener = (_request, response) => void response.end();
@@ -52,13 +18,28 @@ const reading: RequestListener = (request) => void request.resume();
 
 test("of requests that many connections pipeline at once, those of a few are parsed in a turn", async () => {
   const count = 2_000;
-  const turns = await turnsOf(
-    "requests",
-    "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(count),
-    count,
-    answering,
-  );
+  const bytes = "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(count);
+  const turns = await readInTurns(serverThat(answering), "requests", bytes, count);
   expect(Math.max(...turns)).toBeLessThan(3 * count);
+});
+
+const fields = Array.from({ length: 500 }, (_, index) => index.toString(36));
+
+test.for([
+  { name: "parameters", head: `GET /?${fields.join("&")} HTTP/1.1\r\nHost: a\r\n` },
+  { name: "headers", head: `GET / HTTP/1.1\r\nHost: a\r\n${fields.join(":\r\n")}:\r\n` },
+])("of requests with hundreds of $name, which take longer, those of fewer are parsed in a turn", async ({
+  head,
+}) => {
+  const [clients, count] = [50, 20];
+  const turns = await readInTurns(
+    serverThat(answering),
+    "requests",
+    `${head}\r\n`.repeat(count),
+    count,
+    clients,
+  );
+  expect(Math.max(...turns)).toBeLessThan(0.5 * clients * count);
 });
 
 test.for([
@@ -67,6 +48,7 @@ test.for([
 ])("of chunks of a byte of a body that $name, those of a few are parsed in a turn", async ({ listener }) => {
   const count = 8_000;
   const head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
-  const turns = await turnsOf("chunks", head + "1\r\na\r\n".repeat(count), count, listener);
+  const bytes = head + "1\r\na\r\n".repeat(count);
+  const turns = await readInTurns(serverThat(listener), "chunks", bytes, count);
   expect(Math.max(...turns)).toBeLessThan(7 * count);
 });

@@ -1,9 +1,10 @@
 import { once } from "node:events";
-import http from "node:http";
+import http, { type RequestListener } from "node:http";
 import net, { type Socket } from "node:net";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { createOpsHttpServer } from "../../src/ops/ops-http-server.ts";
 import { createDatabase, type TestDatabase } from "../harness/database.ts";
+import { readInTurns } from "../harness/reading.ts";
 import { startProcess } from "./service-process.ts";
 
 let database: TestDatabase;
@@ -103,5 +104,23 @@ describe("a server of the ops port", () => {
     // As Node does after that time without a byte from or to the client.
     socket.emit("timeout");
     await closed;
+  });
+
+  const answering: RequestListener = (_request, response) => void response.end("alive");
+
+  test("parses, in a turn of the event loop, a few connections' requests of all that come at once", async () => {
+    const count = 2_000;
+    const bytes = "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(count);
+    const turns = await readInTurns(createOpsHttpServer(answering), "requests", bytes, count);
+    expect(Math.max(...turns)).toBeLessThan(3 * count);
+  });
+
+  test("and a few connections' chunks of a byte of all that follow their answers", async () => {
+    const count = 8_000;
+    const head = "GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    const bytes = head + "1\r\na\r\n".repeat(count);
+    const turns = await readInTurns(createOpsHttpServer(answering), "chunks", bytes, count);
+    expect(turns.reduce((sum, inTurn) => sum + inTurn)).toBe(20 * count);
+    expect(Math.max(...turns)).toBeLessThan(7 * count);
   });
 });

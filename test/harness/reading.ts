@@ -1,0 +1,54 @@
+/** What a server reads of connections that all send a lot, turn by turn of the event loop. */
+
+import { once } from "node:events";
+import type { Server } from "node:http";
+import net from "node:net";
+import { setImmediate } from "node:timers/promises";
+import { onTestFinished } from "vitest";
+
+/**
+ * How many requests, or chunks of their bodies, are parsed in each turn when so many clients send these bytes at once, of which each
+ * has `count`. Ends early if the server closes all connections.
+ */
+export async function readInTurns(
+  server: Server,
+  what: "requests" | "chunks",
+  bytes: string,
+  count: number,
+  clients = 20,
+): Promise<number[]> {
+  const turns: number[] = [];
+  const parsed = () => turns.push((turns.pop() ?? 0) + 1);
+  server.on("request", (request) => {
+    if (what === "requests") parsed();
+    const push = request.push.bind(request);
+    request.push = (chunk: unknown) => {
+      if (what === "chunks" && chunk !== null) parsed();
+      return push(chunk);
+    };
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as net.AddressInfo;
+  const sockets = Array.from({ length: clients }, () => net.connect({ port, host: "127.0.0.1" }));
+  onTestFinished(() => {
+    for (const socket of sockets) socket.destroy();
+    server.close();
+  });
+  let accepted = 0;
+  server.on("connection", () => {
+    accepted += 1;
+  });
+  while (accepted < clients) await setImmediate();
+  for (const socket of sockets)
+    socket
+      .on("error", () => {})
+      .resume()
+      .write(bytes);
+  const sum = () => turns.reduce((sum, inTurn) => sum + inTurn, 0);
+  while (sum() < clients * count && sockets.some(({ closed }) => !closed)) {
+    turns.push(0);
+    await setImmediate();
+  }
+  return turns;
+}
