@@ -24,6 +24,7 @@ export class ReadingTurns<Connection extends object> {
   readonly #stopped = new Map<Connection, Handle>();
   #spent = 0;
   #readAtOnce = 1;
+  #isTurnDue = false;
 
   /**
    * `afterWrites`: whether a connection is not read while something is written to it, and then again without being told to, as Node
@@ -62,7 +63,7 @@ export class ReadingTurns<Connection extends object> {
 
   /** Reports how long Node has taken for something that was read of the connection. */
   spend(connection: Connection, microseconds: number): void {
-    if (this.#spent === 0 && this.#stopped.size === 0) setImmediate(() => this.#nextTurn());
+    this.#awaitTurn();
     this.#spent += microseconds;
     if (this.#spent < this.#mostMicroseconds || this.#read.size === 0) return;
     // Last: those that were to be read after it would otherwise be behind it again at their next turn, and never be read.
@@ -78,8 +79,15 @@ export class ReadingTurns<Connection extends object> {
     this.#read.clear();
   }
 
+  #awaitTurn(): void {
+    if (this.#isTurnDue) return;
+    this.#isTurnDue = true;
+    setImmediate(() => this.#nextTurn());
+  }
+
   /** Most connections have nothing to read: twice as many as in the turn before are read again, until that was too much. */
   #nextTurn(): void {
+    this.#isTurnDue = false;
     this.#readAtOnce = this.#spent < this.#mostMicroseconds ? 2 * this.#readAtOnce : 1;
     this.#spent = 0;
     let left = this.#readAtOnce;
@@ -89,7 +97,7 @@ export class ReadingTurns<Connection extends object> {
       this.#read.set(connection, handle);
       this.#readOn(handle);
     }
-    if (this.#stopped.size > 0) setImmediate(() => this.#nextTurn());
+    if (this.#stopped.size > 0) this.#awaitTurn();
     else this.#readAtOnce = 1;
   }
 
