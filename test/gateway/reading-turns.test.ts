@@ -1,8 +1,11 @@
 /** How much of what clients send is parsed in a turn of the event loop. */
 
+import { once } from "node:events";
 import type { RequestListener } from "node:http";
+import net from "node:net";
+import { setImmediate } from "node:timers/promises";
 import { pino } from "pino";
-import { expect, test } from "vitest";
+import { expect, onTestFinished, test } from "vitest";
 import { createHttpServer } from "../../src/gateway/http-server.ts";
 import { readInTurns } from "../harness/reading.ts";
 
@@ -51,4 +54,27 @@ test.for([
   const bytes = head + "1\r\na\r\n".repeat(count);
   const turns = await readInTurns(serverThat(listener), "chunks", bytes, count);
   expect(Math.max(...turns)).toBeLessThan(7 * count);
+});
+
+test("of clients that leave at once with many unanswered requests, one is done with in a turn", async () => {
+  const [clients, count] = [20, 500];
+  const turns = [0];
+  let begun = 0;
+  const server = serverThat((request) => {
+    begun += 1;
+    request.on("close", () => turns.push((turns.pop() ?? 0) + 1));
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  onTestFinished(() => void server.close());
+  const { port } = server.address() as net.AddressInfo;
+  const sockets = Array.from({ length: clients }, () => net.connect({ port, host: "127.0.0.1" }));
+  for (const socket of sockets) socket.write("GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(count));
+  while (begun < clients * count) await setImmediate();
+  for (const socket of sockets) socket.resetAndDestroy();
+  while (turns.reduce((sum, inTurn) => sum + inTurn) < clients * count) {
+    turns.push(0);
+    await setImmediate();
+  }
+  expect(Math.max(...turns)).toBe(count);
 });
