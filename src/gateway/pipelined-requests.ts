@@ -101,12 +101,16 @@ function closeInTurn(socket: Duplex): void {
 }
 
 function nextClosing(): void {
+  const close = closings.shift();
+  if (closings.length > 0) setImmediate(nextClosing);
   const { stackTraceLimit } = Error;
   // Most of the time would be taken by the errors' stack traces, which nobody reads.
   Error.stackTraceLimit = 0;
-  closings.shift()?.();
-  Error.stackTraceLimit = stackTraceLimit;
-  if (closings.length > 0) setImmediate(nextClosing);
+  try {
+    close?.();
+  } finally {
+    Error.stackTraceLimit = stackTraceLimit;
+  }
 }
 
 function beginBeside(socket: Duplex, begin: () => void): void {
