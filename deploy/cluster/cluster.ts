@@ -27,7 +27,7 @@ export interface Cluster {
   roll(): Promise<void>;
   /** Kills the primary and promotes the standby. */
   failOver(): Promise<void>;
-  /** Gives a primary without a standby a new one, in the old primary's place. */
+  /** Gives a primary without a running standby a new one, in the place of the server that ended. */
   rejoin(): Promise<void>;
   /** Stops everything that was started and removes its files. */
   stop(): Promise<void>;
@@ -48,7 +48,7 @@ export interface ClusterOptions {
 }
 
 const serviceProcesses = { api1: "api", api2: "api", worker1: "worker", worker2: "worker" } as const;
-const otherPorts = 5;
+const otherPorts = 4;
 
 export async function startCluster(options: ClusterOptions): Promise<Cluster> {
   const directory = await mkdtemp(path.join(os.tmpdir(), "phoneproof-cluster-"));
@@ -139,6 +139,10 @@ async function start(
     return { url: `redis://127.0.0.1:${redisPort}`, pid: started.pid };
   }
 
+  function runningStandby(): PostgresServer | undefined {
+    return standby?.runs() ? standby : undefined;
+  }
+
   async function allReady(): Promise<void> {
     await Promise.all(processes.map((one) => one.ready()));
     for (const { name } of serving) await balancer.admit(name);
@@ -167,6 +171,7 @@ async function start(
 
     async describe() {
       const [followed] = await primary.query("SELECT sync_state, state FROM pg_stat_replication");
+      const follower = runningStandby();
       const { hostname, port: pooled, pathname } = new URL(pooler.settings.DATABASE_URL ?? "");
       return [
         `merchants   http://127.0.0.1:${options.httpPort}`,
@@ -178,9 +183,9 @@ async function start(
         }),
         `PgBouncer   pid ${pooler.pid}, ${hostname}:${pooled}${pathname}`,
         `primary     Postgres ${primary.name}, pid ${primary.pid}, port ${primary.port}`,
-        standby === undefined
-          ? "standby     none: acknowledged data is on one disk only"
-          : `standby     Postgres ${standby.name}, pid ${standby.pid}, port ${standby.port}: ${followed?.sync_state ?? "not connected"}`,
+        follower === undefined
+          ? `standby     none: ${standby === undefined ? "acknowledged data is on one disk only" : "every commit waits for one, so rejoin"}`
+          : `standby     Postgres ${follower.name}, pid ${follower.pid}, port ${follower.port}: ${followed?.sync_state ?? "not connected"}`,
         redis === undefined
           ? "Redis       not installed: each process enforces rate limits on its own"
           : `Redis       pid ${redis.pid}, ${redis.url}`,
@@ -193,8 +198,8 @@ async function start(
     },
 
     async failOver() {
-      if (standby === undefined) throw new NotNow("there is no standby: rejoin first");
-      const next = standby;
+      const next = runningStandby();
+      if (next === undefined) throw new NotNow("there is no standby: rejoin first");
       const began = Date.now();
       const since = () => `${Date.now() - began} ms after the kill`;
       await primary.kill();
@@ -210,9 +215,10 @@ async function start(
     },
 
     async rejoin() {
-      if (standby !== undefined) throw new NotNow("there is a standby already");
+      if (runningStandby() !== undefined) throw new NotNow("there is a standby already");
       const name = primary.name === "a" ? "b" : "a";
-      standby = await servers.follow(primary, name, port());
+      const [free = 0] = await freePorts(1);
+      standby = await servers.follow(primary, name, free);
       tell(`Postgres ${name}: copied from ${primary.name}, now its synchronous standby, pid ${standby.pid}`);
     },
   };

@@ -18,6 +18,8 @@ export interface PostgresServer {
   readonly name: string;
   readonly port: number;
   readonly pid: number;
+  /** False once it has ended, also by somebody's hand. */
+  runs(): boolean;
   query(text: string): Promise<Record<string, unknown>[]>;
   /** SIGKILL, which simulates a failing machine. */
   kill(): Promise<void>;
@@ -64,6 +66,10 @@ export function createPostgresServers(options: {
       commandOf("postgres", ["-D", dataOf(name), ...args]),
       path.join(directory, "log", `postgres-${name}.log`),
     );
+    let running = true;
+    void server.ended.then(() => {
+      running = false;
+    });
     const query = async (text: string) => {
       const client = new pg.Client({
         host: "127.0.0.1",
@@ -86,6 +92,7 @@ export function createPostgresServers(options: {
       name,
       port,
       pid: server.pid,
+      runs: () => running,
       query,
       async kill() {
         server.kill("SIGKILL");

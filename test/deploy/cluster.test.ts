@@ -278,6 +278,25 @@ if (missing === undefined)
       },
     );
 
+    test("gets a new standby in place of one that was killed", { timeout: 180_000 }, async () => {
+      await command("rejoin");
+      const standbyNow = () => cluster.lines.findLast((line) => line.startsWith("  standby")) ?? "";
+      await command("status");
+      expect(standbyNow()).toMatch(/Postgres b, .*: sync$/);
+      process.kill(Number(/pid (\d+)/.exec(standbyNow())?.[1]), "SIGKILL");
+      await expect
+        .poll(() => command("status").then(standbyNow), { timeout: 60_000 })
+        .toBe("  standby     none: every commit waits for one, so rejoin");
+      cluster.child.stdin.write("failover\n");
+      await expect
+        .poll(() => cluster.lines.at(-1), { timeout: 60_000 })
+        .toBe("  failover: failed: there is no standby: rejoin first");
+      await command("rejoin");
+      await underLoad(() => command("status"));
+      expect(standbyNow()).toMatch(/Postgres b, .*: sync$/);
+      expect(await lost()).toEqual([]);
+    });
+
     test("leaves no process and no files after Ctrl-C", { timeout: 180_000 }, async () => {
       const pids = cluster.lines.flatMap((line) =>
         [...line.matchAll(/\bpid (\d+)/g)].map(([, pid]) => Number(pid)),
