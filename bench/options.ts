@@ -20,6 +20,9 @@ export interface Options {
   readonly profile: string | undefined;
 }
 
+/** Rows of the largest tables in a whole long run. */
+export const allRows = 10_000_000;
+
 export const usage = `npm run bench -- [--rounds N] [--seconds S] [--only ${operationNames.join(",")}] [--profile DIR]
        npm run bench -- --long [--rows N] [--minutes N] [--rounds N] [--seconds S]
        npm run bench -- --guard`;
@@ -33,7 +36,7 @@ export function parseOptions(args: readonly string[]): Options {
       seconds: { type: "string", default: "1.4" },
       only: { type: "string", default: operationNames.join(",") },
       long: { type: "boolean", default: false },
-      rows: { type: "string", default: "10000000" },
+      rows: { type: "string", default: String(allRows) },
       minutes: { type: "string", default: "10" },
       guard: { type: "boolean", default: false },
       profile: { type: "string" },

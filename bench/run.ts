@@ -12,7 +12,7 @@ import { guard } from "./guard.ts";
 import { type MemoryFigures, measureMemory, memoryLine } from "./memory.ts";
 import { type ArrivalFigures, measureArrivals } from "./open-loop.ts";
 import { type Arm, openArms, operationNames, pendingThroughout, type Subjects } from "./operations.ts";
-import { type Options, parseOptions, usage } from "./options.ts";
+import { allRows, type Options, parseOptions, usage } from "./options.ts";
 import { PendingVerifications } from "./pending-verifications.ts";
 import { drawPlots } from "./plot.ts";
 import { arrivalPlots, growthPlots } from "./plots.ts";
@@ -124,13 +124,16 @@ async function reportShort(report: Report, { guard: guarding, only }: Options): 
   }
 }
 
-async function reportLong(report: LongReport): Promise<void> {
+async function reportLong(report: LongReport, { rows }: Options): Promise<void> {
   reportProgress("done");
   process.stdout.write(
     `${machineLine(report.machine)}\n\n${growthTable(report.growth)}\n\n${memoryLine(report.memory)}\n`,
   );
   await keep("latest-long", report);
-  await drawPlots(path.join(documents, "performance-rows.svg"), growthPlots(report.growth));
+  // Nor must one on fewer rows that of all.
+  if (rows === allRows) {
+    await drawPlots(path.join(documents, "performance-rows.svg"), growthPlots(report.growth));
+  }
 }
 
 const documents = path.join(import.meta.dirname, "../docs");
@@ -154,7 +157,7 @@ function givenOptions(): Options | undefined {
 const options = givenOptions();
 if (options !== undefined) {
   await runToItsEnd(async (endings) => {
-    if (options.long) await reportLong(await benchLong(options, endings));
+    if (options.long) await reportLong(await benchLong(options, endings), options);
     else await reportShort(await bench(options, endings), options);
   });
 }
