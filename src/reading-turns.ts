@@ -99,6 +99,8 @@ export class ReadingTurns<Connection extends object> {
     }
     if (this.#stopped.size > 0) this.#awaitTurn();
     else this.#readAtOnce = 1;
+    // Node has started to read those again to which a write was done meanwhile. Nothing of them has been read yet.
+    if (this.#afterWrites) for (const handle of this.#stopped.values()) handle.readStop();
   }
 
   #readOn(handle: Handle): void {

@@ -14,7 +14,7 @@ import { certificates } from "./certificates.ts";
 const [clients, streams, frames] = [20, 400, 4_000];
 
 /** A server with so many clients, and the sessions of what it reads, turn by turn of the event loop. */
-async function serverWithClients({ overTls = false, answerBytes = 0 } = {}) {
+async function serverWithClients({ overTls = false, answerBytes = 0, answered = 1 } = {}) {
   const { watch, admit } = readSessionsInTurns();
   const sessions: Http2Session[] = [];
   const turns: Http2Session[][] = [];
@@ -28,7 +28,9 @@ async function serverWithClients({ overTls = false, answerBytes = 0 } = {}) {
   server.on("stream", (stream) => {
     read(stream.session);
     stream.on("error", () => {}).on("data", () => read(stream.session));
-    if (answerBytes > 0 && stream.session === sessions[0]) stream.end(Buffer.alloc(answerBytes));
+    const isAnswered = sessions.slice(0, answered).some((session) => session === stream.session);
+    if (answerBytes === 0 || !isAnswered || (answered > 1 && stream.id !== 1)) return;
+    stream.end(Buffer.alloc(answerBytes));
   });
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
@@ -77,6 +79,16 @@ const inBytes = Buffer.concat([
   ...Array.from({ length: frames }, () => frame("data", 0, 1, Buffer.of(0))),
 ]);
 const longest = (turns: readonly (readonly unknown[])[]) => Math.max(...turns.map(({ length }) => length));
+
+const most = Buffer.from([0x7f, 0xff, 0, 0]);
+/** With which a client could be sent gigabytes at once. */
+const largestWindows = Buffer.concat([
+  frame("settings", 0, 0, Buffer.concat([Buffer.of(0, 4), most])),
+  frame("windowUpdate", 0, 0, most),
+]);
+/** Whether a client is yet to take what the server has written, which then does not read it. */
+const isWriting = ({ socket }: Http2Session) =>
+  (socket as unknown as { readonly _handle: { readonly writeQueueSize: number } })._handle.writeQueueSize > 0;
 
 const ways = [
   { name: "in plain text", overTls: false },
@@ -161,14 +173,10 @@ test.for(
     for (let round = 0; round < 100; round++) await setImmediate();
   };
   socket.pause();
-  const most = Buffer.from([0x7f, 0xff, 0, 0]);
-  socket.write(frame("settings", 0, 0, Buffer.concat([Buffer.of(0, 4), most])));
-  socket.write(frame("windowUpdate", 0, 0, most));
+  socket.write(largestWindows);
   turns.push([]);
   socket.write(calls(0, 20));
-  const handle = () =>
-    (session.socket as unknown as { readonly _handle: { readonly writeQueueSize: number } })._handle;
-  while (handle().writeQueueSize === 0) await setImmediate();
+  while (!isWriting(session)) await setImmediate();
   socket.write(calls(20, 120));
   await rounds();
   const before = callsRead();
@@ -178,4 +186,29 @@ test.for(
   expect(callsRead()).toBe(before);
   socket.resume();
   while (callsRead() === before) await setImmediate();
+});
+
+test.for(
+  ways,
+)("of clients that take their answers at once $name, no more are read in a turn than of others", async (how) => {
+  const answered = 16;
+  const { sessions, sockets, turns } = await serverWithClients({ ...how, answered, answerBytes: 8 << 20 });
+  const slow = sockets.slice(0, answered);
+  for (const socket of slow) socket.pause().write(Buffer.concat([largestWindows, calls(0, 1)]));
+  while (!sessions.slice(0, answered).every(isWriting)) await setImmediate();
+  const more = calls(1, streams);
+  for (const socket of slow) socket.write(more);
+  for (let round = 0; round < 100; round++) await setImmediate();
+  // Others send a lot: everybody waits for their turns.
+  for (const socket of sockets.slice(answered)) socket.resume().write(opened);
+  const takeTurns = async (count: number) => {
+    while (turns.reduce((sum, { length }) => sum + length, 0) < count) {
+      if (turns.at(-1)?.length !== 0) turns.push([]);
+      await setImmediate();
+    }
+  };
+  await takeTurns(streams);
+  for (const socket of slow) socket.resume();
+  await takeTurns(clients * streams - answered);
+  expect(longest(turns)).toBeLessThan(2 * streams);
 });
