@@ -15,8 +15,92 @@ interface Handle {
   readStart(): void;
 }
 
-/** Connections that take turns. Once as much as it may was spent in a turn, no other one of them is read in it. */
+/** Of what may be spent in a turn: a connection that takes as much by itself is no longer read with the others. */
+const largePart = 0.25;
+/** For how long it has to send less until it is. */
+const calmMs = 5_000;
+
+/**
+ * Connections that take turns. Those that send a lot are read apart from the others, and as much may be spent on either: however many
+ * of them there are, who sends little does not wait for them.
+ */
 export class ReadingTurns<Connection extends object> {
+  readonly #small: TurnsOfEqual<Connection>;
+  readonly #large: TurnsOfEqual<Connection>;
+  /** When those that send a lot last did, in milliseconds. */
+  readonly #largeAt = new Map<Connection, number>();
+  readonly #largeMicroseconds: number;
+  /** Of what connection something was read last in this turn, and what was spent on it: Node takes all of one, then of the next. */
+  #last: Connection | undefined;
+  #spentOnLast = 0;
+  #isLastNew = false;
+
+  /**
+   * `mostMicroseconds` may be spent in a turn. `afterWrites`: whether a connection is not read while something is written to it, and
+   * then again without being told to, as Node does with HTTP/2, so that a client that takes no answers gets no more of them.
+   */
+  constructor(mostMicroseconds: number, { afterWrites = false } = {}) {
+    this.#small = new TurnsOfEqual(mostMicroseconds, afterWrites);
+    this.#large = new TurnsOfEqual(mostMicroseconds, afterWrites);
+    this.#largeMicroseconds = largePart * mostMicroseconds;
+  }
+
+  add(connection: Connection, socket: Socket): void {
+    const { _handle: handle } = socket as unknown as { readonly _handle: Handle | null };
+    // It may be closed already.
+    if (handle !== null) this.#small.add(connection, handle);
+  }
+
+  remove(connection: Connection): void {
+    this.#turnsOf(connection).remove(connection);
+    this.#largeAt.delete(connection);
+  }
+
+  /** Its turns are those of `others` from now on, and it is read. */
+  moveTo(others: ReadingTurns<Connection>, connection: Connection): void {
+    this.#turnsOf(connection).moveTo(others.#small, connection);
+    this.#largeAt.delete(connection);
+  }
+
+  /** Whether it is not read before its turn. */
+  isWaiting(connection: Connection): boolean {
+    return this.#turnsOf(connection).isWaiting(connection);
+  }
+
+  /** Reports how long Node has taken for something that was read of the connection. */
+  spend(connection: Connection, microseconds: number): void {
+    if (connection !== this.#last) {
+      if (this.#last === undefined) setImmediate(() => this.#beginRun(undefined));
+      this.#beginRun(connection);
+    }
+    const before = this.#spentOnLast;
+    this.#spentOnLast += microseconds;
+    if (before < this.#largeMicroseconds && this.#spentOnLast >= this.#largeMicroseconds) {
+      this.#isLastNew = !this.#largeAt.has(connection);
+      if (this.#isLastNew) this.#small.moveTo(this.#large, connection);
+      this.#largeAt.set(connection, performance.now());
+    }
+    this.#turnsOf(connection).spend(connection, microseconds);
+    // It was still read with the others.
+    if (this.#isLastNew) this.#small.spend(connection, microseconds);
+  }
+
+  #beginRun(connection: Connection | undefined): void {
+    const largeAt = this.#last && this.#largeAt.get(this.#last);
+    if (this.#last && largeAt !== undefined && performance.now() - largeAt > calmMs)
+      this.moveTo(this, this.#last);
+    this.#last = connection;
+    this.#spentOnLast = 0;
+    this.#isLastNew = false;
+  }
+
+  #turnsOf(connection: Connection): TurnsOfEqual<Connection> {
+    return this.#largeAt.has(connection) ? this.#large : this.#small;
+  }
+}
+
+/** Once as much as it may was spent in a turn, no other one of the connections is read in it. */
+class TurnsOfEqual<Connection extends object> {
   readonly #mostMicroseconds: number;
   readonly #afterWrites: boolean;
   readonly #read = new Map<Connection, Handle>();
@@ -26,19 +110,13 @@ export class ReadingTurns<Connection extends object> {
   #readAtOnce = 1;
   #isTurnDue = false;
 
-  /**
-   * `afterWrites`: whether a connection is not read while something is written to it, and then again without being told to, as Node
-   * does with HTTP/2, so that a client that takes no answers gets no more of them.
-   */
-  constructor(mostMicroseconds: number, { afterWrites = false } = {}) {
+  constructor(mostMicroseconds: number, afterWrites: boolean) {
     this.#mostMicroseconds = mostMicroseconds;
     this.#afterWrites = afterWrites;
   }
 
-  add(connection: Connection, socket: Socket): void {
-    const { _handle: handle } = socket as unknown as { readonly _handle: Handle | null };
-    // It may be closed already.
-    if (handle !== null) this.#read.set(connection, handle);
+  add(connection: Connection, handle: Handle): void {
+    this.#read.set(connection, handle);
   }
 
   remove(connection: Connection): void {
@@ -46,8 +124,7 @@ export class ReadingTurns<Connection extends object> {
     this.#stopped.delete(connection);
   }
 
-  /** Its turns are those of `others` from now on, and it is read. */
-  moveTo(others: ReadingTurns<Connection>, connection: Connection): void {
+  moveTo(others: TurnsOfEqual<Connection>, connection: Connection): void {
     const stopped = this.#stopped.get(connection);
     const handle = stopped ?? this.#read.get(connection);
     if (handle === undefined) return;
@@ -56,12 +133,10 @@ export class ReadingTurns<Connection extends object> {
     if (stopped !== undefined) this.#readOn(stopped);
   }
 
-  /** Whether it is not read before its turn. */
   isWaiting(connection: Connection): boolean {
     return this.#stopped.has(connection);
   }
 
-  /** Reports how long Node has taken for something that was read of the connection. */
   spend(connection: Connection, microseconds: number): void {
     this.#awaitTurn();
     this.#spent += microseconds;

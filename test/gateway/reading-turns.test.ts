@@ -56,6 +56,46 @@ test.for([
   expect(Math.max(...turns)).toBeLessThan(7 * count);
 });
 
+test("who sends little does not wait for the turns of those who send a lot, nor do they wait for ever", async () => {
+  const clients = 40;
+  const read = new Map<string, number>();
+  const server = serverThat((request, response) => {
+    const path = request.url ?? "";
+    read.set(path, (read.get(path) ?? 0) + 1);
+    response.end();
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as net.AddressInfo;
+  const sockets = Array.from({ length: clients + 1 }, () => net.connect({ port, host: "127.0.0.1" }));
+  onTestFinished(() => {
+    for (const socket of sockets) socket.destroy();
+    server.close();
+  });
+  await Promise.all(sockets.map((socket) => once(socket.on("error", () => {}).resume(), "connect")));
+  const [little, ...large] = sockets as [net.Socket, ...net.Socket[]];
+  for (const [index, socket] of large.entries()) {
+    const bytes = `GET /${index} HTTP/1.1\r\nHost: a\r\n\r\n`.repeat(2_000);
+    const writeOn = () => {
+      while (!socket.destroyed && socket.write(bytes));
+    };
+    socket.on("drain", writeOn);
+    writeOn();
+  }
+  const areAllRead = () => large.every((_, index) => read.has(`/${index}`));
+  while (!areAllRead()) await setImmediate();
+  read.clear();
+  const waits: number[] = [];
+  while (waits.length < 20) {
+    little.write(`GET /little${waits.length} HTTP/1.1\r\nHost: a\r\n\r\n`);
+    let turns = 0;
+    for (; !read.has(`/little${waits.length}`); turns++) await setImmediate();
+    waits.push(turns);
+  }
+  expect(Math.max(...waits)).toBeLessThan(10);
+  while (!areAllRead()) await setImmediate();
+});
+
 test("of clients that leave at once with many unanswered requests, one is done with in a turn", async () => {
   const [clients, count] = [20, 500];
   const turns = [0];
