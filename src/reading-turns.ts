@@ -76,9 +76,8 @@ export class ReadingTurns<Connection extends object> {
     const before = this.#spentOnLast;
     this.#spentOnLast += microseconds;
     if (before < this.#largeMicroseconds && this.#spentOnLast >= this.#largeMicroseconds) {
-      this.#isLastNew = !this.#largeAt.has(connection);
-      if (this.#isLastNew) this.#small.moveTo(this.#large, connection);
-      this.#largeAt.set(connection, performance.now());
+      this.#isLastNew = this.#small.moveTo(this.#large, connection);
+      if (this.#isLastNew || this.#largeAt.has(connection)) this.#largeAt.set(connection, performance.now());
     }
     this.#turnsOf(connection).spend(connection, microseconds);
     // It was still read with the others.
@@ -124,13 +123,15 @@ class TurnsOfEqual<Connection extends object> {
     this.#stopped.delete(connection);
   }
 
-  moveTo(others: TurnsOfEqual<Connection>, connection: Connection): void {
+  /** Whether it was one of these: a closed connection is none. */
+  moveTo(others: TurnsOfEqual<Connection>, connection: Connection): boolean {
     const stopped = this.#stopped.get(connection);
     const handle = stopped ?? this.#read.get(connection);
-    if (handle === undefined) return;
+    if (handle === undefined) return false;
     this.remove(connection);
     others.#read.set(connection, handle);
     if (stopped !== undefined) this.#readOn(stopped);
+    return true;
   }
 
   isWaiting(connection: Connection): boolean {
