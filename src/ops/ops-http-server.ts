@@ -22,18 +22,23 @@ export function createOpsHttpServer(listener: RequestListener): Server {
       connectionsCheckingInterval: 1_000,
       // Longer than the usual scrape interval, a minute.
       keepAliveTimeout: 75_000,
+      // Node would answer each of thousands of pipelined requests without one by itself, before it closes the connection.
+      requireHostHeader: false,
     },
     (request, response) => {
-      const { socket } = request;
+      const { socket, headers, httpVersion } = request;
       if (busy.has(socket)) {
         socket.destroy();
         return;
       }
       busy.add(socket);
       response.once("close", () => busy.delete(socket));
-      listener(request, response);
+      if (headers.host !== undefined || httpVersion !== "1.1") listener(request, response);
+      else response.writeHead(400, { connection: "close" }).end();
     },
   );
+  // So it would those with other expectations than 100-continue, which may be ignored (RFC 9110, 10.1.1).
+  server.on("checkExpectation", (request, response) => server.emit("request", request, response));
   // What is read at once of a connection that is closed for a further request may hold thousands of them.
   readRequestsInTurns(server);
   server.maxConnections = maxConnections;

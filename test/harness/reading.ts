@@ -1,5 +1,6 @@
 /** What a server reads of connections that all send a lot, turn by turn of the event loop. */
 
+import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import { once } from "node:events";
 import type { Server } from "node:http";
 import net from "node:net";
@@ -19,8 +20,13 @@ export async function readInTurns(
 ): Promise<number[]> {
   const turns: number[] = [];
   const parsed = () => turns.push((turns.pop() ?? 0) + 1);
+  // Tells of those, too, that Node answers by itself.
+  const onStart = (message: unknown) => {
+    if ((message as { server: Server }).server === server) parsed();
+  };
+  if (what === "requests") subscribe("http.server.request.start", onStart);
+  onTestFinished(() => void unsubscribe("http.server.request.start", onStart));
   server.on("request", (request) => {
-    if (what === "requests") parsed();
     const push = request.push.bind(request);
     request.push = (chunk: unknown) => {
       if (what === "chunks" && chunk !== null) parsed();

@@ -1,6 +1,7 @@
 import { once } from "node:events";
 import http, { type RequestListener } from "node:http";
 import net, { type Socket } from "node:net";
+import { text } from "node:stream/consumers";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { createOpsHttpServer } from "../../src/ops/ops-http-server.ts";
 import { createDatabase, type TestDatabase } from "../harness/database.ts";
@@ -88,6 +89,14 @@ describe("a server of the ops port", () => {
     await closed;
   });
 
+  test("refuses a request without a Host, which HTTP/1.1 demands, and closes the connection", async () => {
+    const { port } = await startServer();
+    const socket = net.connect(port, "127.0.0.1");
+    onTestFinished(() => void socket.destroy());
+    socket.write("GET /healthz HTTP/1.1\r\n\r\n");
+    expect(await text(socket)).toMatch(/^HTTP\/1\.1 400 /);
+  });
+
   test("keeps an idle connection for longer than the minute between two scrapes", async () => {
     const { port } = await startServer();
     const agent = new http.Agent({ keepAlive: true });
@@ -108,9 +117,15 @@ describe("a server of the ops port", () => {
 
   const answering: RequestListener = (_request, response) => void response.end("alive");
 
-  test("parses, in a turn of the event loop, a few connections' requests of all that come at once", async () => {
-    const count = 2_000;
-    const bytes = "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(count);
+  test.for([
+    { name: "requests", headers: "Host: a\r\n" },
+    { name: "requests without a Host", headers: "" },
+    { name: "requests with an unknown expectation", headers: "Host: a\r\nExpect: a\r\n" },
+  ])("parses, in a turn of the event loop, a few connections' $name of all that come at once", async ({
+    headers,
+  }) => {
+    const count = 1_000;
+    const bytes = `GET / HTTP/1.1\r\n${headers}\r\n`.repeat(count);
     const turns = await readInTurns(createOpsHttpServer(answering), "requests", bytes, count);
     expect(Math.max(...turns)).toBeLessThan(3 * count);
   });
