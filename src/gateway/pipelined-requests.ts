@@ -4,6 +4,7 @@ import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import type { FastifyReply } from "fastify";
+import { closeInTurns } from "../closing-turns.ts";
 import { isPaused } from "./paused-sockets.ts";
 
 /** The newest request of each connection: input that cannot be parsed belongs to it, or follows it. */
@@ -64,7 +65,7 @@ export function isFollowed(socket: Duplex): boolean {
  */
 export function inTurn(request: IncomingMessage, listener: () => void): void {
   const { socket } = request;
-  closeInTurn(socket);
+  closeInTurns(socket);
   const waitsFor = (newest: FastifyReply) =>
     !(isSafe(request) && isSafe(newest.request.raw)) || besidesOf(newest) >= mostAtOnce - 1;
   const begin = () => beginBeside(socket, listener);
@@ -77,40 +78,6 @@ export function inTurn(request: IncomingMessage, listener: () => void): void {
   queues.set(socket, { waiting: [{ waitsFor, begin }], isPaused: false });
   if (waitsFor(newest)) advanceAfter(newest.raw, socket);
   else setImmediate(advance, socket);
-}
-
-/** Of closed connections on which requests were pipelined: what reports their end. */
-const closings: (() => void)[] = [];
-const closesInTurn = new WeakSet<Duplex>();
-
-/**
- * The end of such a connection is reported in a turn of the event loop of its own: Node ends each of its requests, of which there may
- * be thousands, with an error. If a client leaves with a hundred connections, everybody else would wait for half a second.
- */
-function closeInTurn(socket: Duplex): void {
-  if (closesInTurn.has(socket)) return;
-  closesInTurn.add(socket);
-  const emit = socket.emit.bind(socket) as (event: string | symbol, ...given: unknown[]) => boolean;
-  Object.assign(socket, {
-    emit(event: string | symbol, ...given: unknown[]) {
-      if (event !== "close") return emit(event, ...given);
-      if (closings.push(() => emit(event, ...given)) === 1) setImmediate(nextClosing);
-      return true;
-    },
-  });
-}
-
-function nextClosing(): void {
-  const close = closings.shift();
-  if (closings.length > 0) setImmediate(nextClosing);
-  const { stackTraceLimit } = Error;
-  // Most of the time would be taken by the errors' stack traces, which nobody reads.
-  Error.stackTraceLimit = 0;
-  try {
-    close?.();
-  } finally {
-    Error.stackTraceLimit = stackTraceLimit;
-  }
 }
 
 function beginBeside(socket: Duplex, begin: () => void): void {

@@ -2,6 +2,7 @@
 
 import { createServer, type RequestListener, type Server } from "node:http";
 import type { Socket } from "node:net";
+import { closeInTurns } from "../closing-turns.ts";
 import { readRequestsInTurns } from "../request-turns.ts";
 
 /** Enough for every prober and scraper there may be. */
@@ -28,6 +29,7 @@ export function createOpsHttpServer(listener: RequestListener): Server {
     (request, response) => {
       const { socket, headers, httpVersion } = request;
       if (busy.has(socket)) {
+        closeInTurns(socket);
         socket.destroy();
         return;
       }
