@@ -1109,13 +1109,26 @@ describe("a server that does not start", () => {
     expect(await query(await start(), "SELECT 1")).toEqual([1]);
   });
 
-  test("because its lock is a link says so, and changes nothing there", async () => {
-    const lock = path.join(dataDir, "postgres.lock");
+  test.for([
+    { of: "", folder: "", name: "" },
+    { of: ", that of its database,", folder: "postgres", name: ": its database" },
+  ])("because its lock$of is a link says so, and changes and creates nothing there", async ({
+    folder,
+    name,
+  }) => {
+    await initialise();
+    const lock = path.join(dataDir, folder, "postgres.lock");
     const other = path.join(await emptyDirectory(), "other");
+    const refused = async () => {
+      await rm(lock, { force: true });
+      await symlink(other, lock);
+      await expect(start()).rejects.toThrow(`DATA_DIR ${dataDir}${name} cannot be locked: ${lock} is a link`);
+    };
+    await refused();
+    expect(existsSync(other)).toBe(false);
     await writeFile(other, "");
     await chmod(other, 0o644);
-    await symlink(other, lock);
-    await expect(start()).rejects.toThrow(`DATA_DIR ${dataDir} cannot be locked: `);
+    await refused();
     expect((await stat(other)).mode & 0o777).toBe(0o644);
   });
 

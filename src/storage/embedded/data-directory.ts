@@ -30,8 +30,9 @@ async function makeWithParents(directory: string): Promise<void> {
     // Another service may have made it meanwhile.
     if (await isDirectory(directory)) return;
     if (error.code !== "EEXIST") throw error;
-    const isLink = (await lstat(directory)).isSymbolicLink();
-    throw new Error(`${directory} is ${isLink ? "a symbolic link that leads to no" : "not a"} directory`);
+    throw new Error(
+      `${directory} is ${(await isLink(directory)) ? "a symbolic link that leads to no" : "not a"} directory`,
+    );
   });
 }
 
@@ -55,6 +56,13 @@ export async function syncDirectory(directory: string): Promise<void> {
   await handle.sync().finally(() => handle.close());
 }
 
+async function isLink(file: string): Promise<boolean> {
+  return lstat(file).then(
+    (found) => found.isSymbolicLink(),
+    () => false,
+  );
+}
+
 async function isDirectory(file: string): Promise<boolean> {
   return stat(file).then(
     (found) => found.isDirectory(),
@@ -72,12 +80,14 @@ async function isDirectory(file: string): Promise<boolean> {
  */
 export async function lockDataDir(directory: string, name = `DATA_DIR ${directory}`): Promise<DatabaseSync> {
   const file = path.join(directory, "postgres.lock");
+  // SQLite would create what it leads to: root must not, for the account that its Postgres runs as and that owns the cluster.
+  if (await isLink(file)) throw new Error(`${name} cannot be locked: ${file} is a link`);
   const lock = new DatabaseSync(file, { open: false, timeout: 0 });
   try {
     lock.open();
     lock.exec("BEGIN EXCLUSIVE");
     const found = await lstat(file);
-    // A link may lead to any file of this user's.
+    // It may have become one: to any file of this user's.
     if (!found.isFile()) throw new Error("it is not a file");
     await chmod(file, 0o600);
     // It is always empty: what is not may be a database of root's that was moved here.
