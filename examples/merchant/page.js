@@ -105,7 +105,12 @@ async function confirm(attempt) {
 
 function offer(url) {
   // Created only once: the link must not be replaced while a person is clicking it.
-  if (result.querySelector("a") !== null) return;
+  const offered = result.querySelector("a");
+  if (offered !== null) {
+    // Another tab may have started another attempt, which the session has now.
+    offered.href = url;
+    return;
+  }
   const link = document.createElement("a");
   Object.assign(link, { href: url, target: "_blank", textContent: "Open the window again" });
   tellUnlessFailed("Not verified yet.");

@@ -91,6 +91,21 @@ test("a page that was reloaded while its popup was open goes on with the attempt
   await expect.poll(() => shown(page)).toBe("Verified: 01012345678");
 });
 
+test("a page offers the window of the attempt that another tab has started since", async () => {
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.goto(shop);
+  const popup = await openPopup(page);
+  await sendButton(popup).waitFor();
+  await popup.close();
+  const offered = () => page.getByRole("link", { name: "Open the window again" }).getAttribute("href");
+  expect(await offered()).toBe(popup.url());
+  const other = await page.context().newPage();
+  await other.goto(shop);
+  await other.getByRole("button", { name: "Verify on its own page" }).click();
+  await sendButton(other).waitFor();
+  await expect.poll(offered).toBe(other.url());
+});
+
 test("a second click replaces the popup, which Firefox would leave behind the page", async () => {
   const page = await (await person(browser, "desktop")).newPage();
   await page.goto(shop);
