@@ -13,7 +13,7 @@ const chunkMicroseconds = 0.3;
 const spentInTurnMicroseconds = 10_000;
 /**
  * What comes on top for each character of its target, which has room for eight thousand parameters, and for each name and each value
- * of its headers.
+ * of its headers and trailers.
  */
 const targetCharacterMicroseconds = 0.04;
 const headerMicroseconds = 0.03;
@@ -33,7 +33,8 @@ export function readRequestsInTurns(server: Server): (socket: Socket) => boolean
     const push = request.push.bind(request);
     Object.assign(request, {
       push(...given: Parameters<typeof push>) {
-        reading.spend(socket, chunkMicroseconds);
+        // Trailers come with its end.
+        reading.spend(socket, chunkMicroseconds + headerMicroseconds * request.rawTrailers.length);
         return push(...given);
       },
       // Node's own would drop what arrives after the answer, without pushing it: it would not be counted.

@@ -31,6 +31,10 @@ const fields = Array.from({ length: 500 }, (_, index) => index.toString(36));
 test.for([
   { name: "parameters", head: `GET /?${fields.join("&")} HTTP/1.1\r\nHost: a\r\n` },
   { name: "headers", head: `GET / HTTP/1.1\r\nHost: a\r\n${fields.join(":\r\n")}:\r\n` },
+  {
+    name: "trailers",
+    head: `POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n${fields.join(":\r\n")}:\r\n`,
+  },
 ])("of requests with hundreds of $name, which take longer, those of fewer are parsed in a turn", async ({
   head,
 }) => {
