@@ -493,6 +493,18 @@ if (canRunAsOther)
         expect((await stat(path.join(data, "postgres/PG_VERSION"))).uid).toBe(0);
       });
 
+    test("starts as that user, too, beside what only root can remove of a first start that was killed", async () => {
+      await own();
+      const left = path.join(dataDir, "postgres.new-abc123");
+      await mkdir(path.join(left, "cluster"), { recursive: true });
+      const { stderr } = spawnSync(process.execPath, startOf(dataDir), { encoding: "utf8", ...asOther });
+      const isLeft = existsSync(left);
+      // Ends that user's server, too.
+      await start();
+      expect([stderr, isLeft]).toEqual(["", true]);
+      expect(existsSync(left)).toBe(false);
+    });
+
     test("that holds a database of root's: that user's start names its owner", async () => {
       await chown(dataDir, otherUid, otherUid);
       await rm(path.join(dataDir, "postgres.lock"));
@@ -833,6 +845,36 @@ describe("a stale pid file", () => {
     expect(await query(server, "SELECT 1")).toEqual([1]);
     expect((await client.query("SELECT 1 AS one")).rows).toEqual([{ one: 1 }]);
     expect(await serverPid(otherDir)).toBe(otherPid);
+  });
+
+  test("whose pid is now the new server's, as in a container, does not make that one count as ready", async () => {
+    const cluster = path.join(dataDir, "postgres");
+    const [postgres, ready] = [path.join(dataDir, "server"), path.join(dataDir, "ready")];
+    // Stands for a server that finds its own pid in the file, and replaces the file once it is ready.
+    const script = `#!/bin/sh
+      write() { printf '%s\\n' $$ cluster "$1" 5432 '' '' memory ready >${pidFile()}; }
+      write before
+      until [ -e ${ready} ]; do sleep 0.1; done
+      write now
+      exec sleep 1000`;
+    await writeFile(postgres, script, { mode: 0o755 });
+    await writeFile(pidFile(), "1\ncluster\nbefore\n5432\n\n\nmemory\nready\n");
+    const log = await openLog(path.join(dataDir, "postgres.log"));
+    cleanUp.push(() => log.close());
+    const looks = vi.spyOn(log, "size");
+    const launch = { command: (file: string, args: string[]) => ({ file, args }), owner: undefined };
+    const nothing = { settings: {}, foreignPid: undefined, signal: undefined };
+    const started = vi.fn();
+    const starting = startServer({ postgres, launch, cluster, log, ...nothing }).then((server) => {
+      cleanUp.push(() => server.kill());
+      started();
+    });
+    await vi.waitUntil(async () => ![1, Number.NaN].includes(await serverPid()), until);
+    const looked = looks.mock.calls.length;
+    await vi.waitUntil(() => looks.mock.calls.length > looked + 1 || started.mock.calls.length > 0, until);
+    expect(started).not.toHaveBeenCalled();
+    await writeFile(ready, "");
+    await starting;
   });
 
   test.for<[string, string]>([
