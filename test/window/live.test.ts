@@ -610,7 +610,8 @@ test("clients that leave before their stream is open hold no place of its window
 });
 
 test("one project's windows leave room for those of others, and all of it can be used", async () => {
-  const observer = { opened() {}, closed() {} };
+  let open = 0;
+  const observer = { opened: () => open++, closed: () => open-- };
   const streams = createEventStreams(observer, { inAll: 50, each: 10, perFree: 4 });
   const projects = ["one", "other", "third"] as const;
   const server = createServer((request, response) => {
@@ -632,7 +633,8 @@ test("one project's windows leave room for those of others, and all of it can be
   expect(await openAll("other")).toBe(8);
   expect(await openAll("third")).toBe(2);
   leaving.abort();
-  await expect.poll(() => status("one")).toBe(200);
+  await expect.poll(() => open).toBe(10);
+  expect(await openAll("one")).toBe(32);
 });
 
 /** Serves the windows of such a core, and returns the URL of one. */
