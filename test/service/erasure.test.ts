@@ -257,8 +257,13 @@ describe("erasing a phone", () => {
   test("finds it where a source reported it as the destination, unless it is a receiving number", async () => {
     const [phone, receiving, sender] = [newPhone(), newPhone(), newPhone()];
     const numbers = service.client(DestinationNumberService);
-    await numbers.addDestinationNumber({ number: receiving, environment: Environment.LIVE });
+    const { projectId, liveKey, liveNumber } = await service.createProject();
+    await numbers.addDestinationNumber({ number: receiving, environment: Environment.LIVE, projectId });
+    await numbers.removeDestinationNumber({ number: liveNumber });
     for (const to of [phone, receiving]) await service.sms({ to, from: sender, text: "hello" });
+    const pending = await createPending(merchant(service.httpUrl, liveKey));
+    expect(pending.to).toBe(receiving);
+    expect(await send(pending, newPhone())).toBe("VERIFIED");
     for (const [erased, messages] of [
       [phone, 1],
       [receiving, 0],
@@ -266,6 +271,7 @@ describe("erasing a phone", () => {
       expect(await erasePhone(erased)).toEqual({ ...nothing, messages });
     expect(await tablesWithPhone(phone)).toEqual([]);
     await numbers.removeDestinationNumber({ number: receiving });
+    // Not the one that verified: that is its sender's.
     expect(await erasePhone(receiving)).toEqual({ ...nothing, messages: 1 });
   });
 
@@ -608,6 +614,23 @@ describe("erasing a verification", () => {
     expect(await tablesWithPhone(longer)).toEqual(["inbound_message", "inbound_sender"]);
     expect(await tablesWithPhone(elsewhere)).toEqual(["inbound_message"]);
     expect(await eraseVerification(verification.id)).toEqual(nothing);
+  });
+
+  test("keeps messages with what looks like a code in its project's name, also once its own may be assigned again", async () => {
+    const number = "98765432";
+    const { liveKey } = await service.createProject({ name: `Shop ${number}` });
+    const shopThere = merchant(service.httpUrl, liveKey);
+    const { id, to, text } = await createPending(shopThere);
+    await shopThere.cancel(id);
+    const [carrier, stranger] = [newPhone(), newPhone()];
+    await service.sms(
+      { to, from: carrier, text: `[Web발신] ${text.replace(number, "")}` },
+      { to, from: stranger, text: number },
+    );
+    await service.db.query("DELETE FROM live_code WHERE verification_id = $1", [uuidOf(id)]);
+    expect(await eraseVerification(id)).toMatchObject({ messages: 1 });
+    expect(await tablesWithPhone(carrier)).toEqual([]);
+    expect(await tablesWithPhone(stranger)).toContain("inbound_message");
   });
 
   test("finds a message with its code behind thousands to other numbers, and leaves one of another source with the same id", async () => {
