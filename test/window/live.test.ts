@@ -11,7 +11,7 @@ import { Failure } from "../../src/failures.ts";
 import { WatchVerificationWindowResponseSchema } from "../../src/gen/proto/phoneproof/internal/v1/verification_window_pb.ts";
 import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { VerificationStatus } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
-import { createEventStreams } from "../../src/window/event-streams.ts";
+import { createEventStreams, type EventStream } from "../../src/window/event-streams.ts";
 import { verificationWindow } from "../../src/window/window.ts";
 import { startDatabaseProxy } from "../faults/database-proxy.ts";
 import { moveExpiry } from "../harness/expiry.ts";
@@ -726,16 +726,31 @@ test.for([
   expect((await getPage(url)).status).toBe(404);
 });
 
-test("a stream requested after all have been closed is not opened", async () => {
+test("all streams are closed at once, also one that is not read, and one requested later is not opened", async () => {
   const streams = createEventStreams({ opened() {}, closed() {} });
+  const opened: EventStream[] = [];
   const server = createServer((request, response) => {
-    if (streams.open(response, windowAt(request), {}) === null) response.writeHead(503).end();
+    const stream = streams.open(response, windowAt(request), {});
+    if (stream === null) return void response.writeHead(503).end();
+    opened.push(stream);
+    if (request.url === "/unread") stream.send("state", "x".repeat(64 * 1024 * 1024));
   });
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
   onTestFinished(() => void server.close());
-  streams.close();
   const { port } = server.address() as net.AddressInfo;
+  const unread = net
+    .connect(port, "127.0.0.1")
+    .on("error", () => {})
+    .pause();
+  onTestFinished(() => void unread.destroy());
+  unread.write("GET /unread HTTP/1.1\r\nHost: x\r\n\r\n");
+  const read = await fetch(`http://127.0.0.1:${port}/read`);
+  await expect.poll(() => opened).toHaveLength(2);
+  streams.close();
+  // Nothing may be written to it any more.
+  expect(opened.map(({ signal }) => signal.aborted)).toEqual([true, true]);
+  expect(await read.text()).toContain("retry: ");
   const late = await fetch(`http://127.0.0.1:${port}/late`);
   expect([late.status, await late.text()]).toEqual([503, ""]);
 });

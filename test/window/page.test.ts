@@ -12,7 +12,7 @@ import { newPhone } from "../service/sms-source.ts";
 import { android, createWindow, getPage, iphone, openStream } from "./open-window.ts";
 
 const service = await startTestService();
-const returnUrl = "https://shop.example/back?order=7&a=%20b#top";
+const returnUrl = "https://shop.example/back?order=7&a=%20b#top#2";
 const project = await service.createProject({
   name: `<b>"Shop" & {name} $&$'`,
   smsTemplate: "본인확인 {code} & 보내세요",
@@ -570,7 +570,7 @@ test.for(
     ([, , hidden]) => !hidden,
   );
   expect(shown.map(([, name]) => name)).toEqual([status]);
-  const back = `https://shop.example/back?order=7&a=%20b&verification_id=${window.id}&status=${status}&state=a%20b%26c#top`;
+  const back = `https://shop.example/back?order=7&a=%20b&verification_id=${window.id}&status=${status}&state=a%20b%26c#top#2`;
   expect(text).toContain(`href="${back.replaceAll("&", "&amp;")}"`);
   expect(text.includes("010-****-5678")).toBe(status === "verified");
   expect(own(text)).not.toContain("1234-5678");
