@@ -12,7 +12,7 @@ import { WatchVerificationWindowResponseSchema } from "../../src/gen/proto/phone
 import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { VerificationStatus } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { createEventStreams, type EventStream } from "../../src/window/event-streams.ts";
-import { verificationWindow } from "../../src/window/window.ts";
+import { verificationWindow, type WindowParts } from "../../src/window/window.ts";
 import { startDatabaseProxy } from "../faults/database-proxy.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import type { TestProject } from "../harness/service.ts";
@@ -641,12 +641,13 @@ test("one project's windows leave room for those of others, and all of it can be
 async function serveWindow(
   gateway: FastifyInstance,
   windows: Partial<VerificationWindowService>,
+  onFault: WindowParts["onFault"] = () => {},
 ): Promise<string> {
   const window = verificationWindow({
     windows: windows as VerificationWindowService,
     limits: createWindowLimits(ownCounts),
     publicBase: { url: "http://window.example" },
-    onFault() {},
+    onFault,
     streams: { opened() {}, closed() {} },
   });
   return `${await gateway.register(window, { prefix: "/v" }).listen({ host: "127.0.0.1", port: 0 })}/v/one`;
@@ -724,6 +725,17 @@ test.for([
   expect(new Set(told)).toEqual(new Set([`${status} 7`]));
   refusal = new Failure("not_found");
   expect((await getPage(url)).status).toBe(404);
+});
+
+test("a look-up whose connection to the database breaks is a fault: its client has not left", async () => {
+  const faults: unknown[] = [];
+  const gateway = fastify();
+  onTestFinished(() => gateway.close());
+  const broken = Object.assign(new Error("read ECONNRESET"), { code: "ECONNRESET" });
+  const onFault: WindowParts["onFault"] = (_request, _reply, { cause }) => faults.push(cause);
+  const url = await serveWindow(gateway, { getVerificationWindow: () => Promise.reject(broken) }, onFault);
+  expect((await getPage(url)).status).toBe(503);
+  expect(faults).toEqual([broken]);
 });
 
 test("all streams are closed at once, also one that is not read, and one requested later is not opened", async () => {

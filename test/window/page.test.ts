@@ -428,6 +428,7 @@ test("wrong, outdated and malformed tokens get the same friendly 404 page, which
   expect(new Set(pages.map(({ text }) => text)).size).toBe(1);
   expect(pages[0]?.text).toContain("열 수 없는 페이지예요");
   expect(pages[0]?.headers.get("content-security-policy")).toContain("default-src 'none'");
+  expect(pages[0]?.headers.get("retry-after")).toBeNull();
   for (const { text } of pages) expect(text).not.toContain("Shop");
   // Opening it again leads to the same page.
   expect(pages[0]?.text).not.toContain("다시 열기");
