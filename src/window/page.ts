@@ -168,7 +168,7 @@ function until(window: VerificationWindow, language: Language, words: Texts): st
     minute: "2-digit",
     timeZone: "Asia/Seoul",
   }).format(timestampDate(window.expiresAt));
-  return words.until.replace("{time}", () => time);
+  return words.until.replace("{time}", time);
 }
 
 /**
