@@ -564,9 +564,11 @@ test.for(
   const pending = (await window.get()).text;
   expect(pending).toContain('data-status="verified"');
   for (const value of toSend) expect(own(pending)).toContain(value);
+  expect(pending).toContain("<section data-after hidden>");
   await end(window);
   const { text } = await window.get();
   for (const value of toSend) expect(own(text)).not.toContain(value);
+  expect(text).toContain("<section data-after>");
   const shown = [...text.matchAll(/<section data-status="(\w+)"[^>]*?( hidden)?>/g)].filter(
     ([, , hidden]) => !hidden,
   );

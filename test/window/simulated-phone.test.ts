@@ -48,7 +48,9 @@ test.for([
 
 test("the panel says which sender verifies if one is expected", async () => {
   const expecting = await createWindow(service, project, { mode: "match", expected_phone: newPhone() });
-  expect((await expecting.get()).text).toContain("expected_phone과 같으면");
+  const { text } = await expecting.get();
+  expect(text).toMatch(/<p [^>]*id="play-sender">[^<]*expected_phone과 같으면/);
+  expect(text).toMatch(/<input name="from"[^>]* aria-describedby="play-sender">/);
   const open = await createWindow(service, project);
   expect((await open.get()).text).not.toContain("expected_phone");
 });
