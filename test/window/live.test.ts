@@ -1,6 +1,7 @@
 import { once } from "node:events";
 import { createServer } from "node:http";
 import net from "node:net";
+import { setImmediate as nextTurn } from "node:timers/promises";
 import { create } from "@bufbuild/protobuf";
 import fastify, { type FastifyInstance } from "fastify";
 import { expect, onTestFinished, test, vi } from "vitest";
@@ -677,6 +678,34 @@ test("a window is not followed any more once its client has left, nor for a stre
   expect(followed).toBe(10);
   for (const stream of streams) stream.close();
   await expect.poll(() => followed).toBe(0);
+});
+
+test("a change that comes just when the process stops is not written to a stream that has ended", async () => {
+  const offered = Promise.withResolvers<void>();
+  // More than any system buffers, so that the stream, which is not read, has not left when the change comes.
+  const [status, state] = [VerificationStatus.VERIFIED, "x".repeat(64 * 1024 * 1024)];
+  const windows: Pick<VerificationWindowService, "watchVerificationWindow"> = {
+    async *watchVerificationWindow(_request, signal) {
+      const window = { status, parentOrigin: "https://shop.example", state };
+      yield create(WatchVerificationWindowResponseSchema, { window });
+      await once(signal, "abort");
+      yield create(WatchVerificationWindowResponseSchema, { window: { status } });
+      offered.resolve();
+    },
+  };
+  const gateway = fastify();
+  const faults: unknown[] = [];
+  gateway.addHook("onRequest", async (_request, { raw }) => {
+    // Without a listener an error would end the process.
+    raw.on("error", (error) => faults.push(error));
+  });
+  await openStream(await serveWindow(gateway, windows));
+  const closed = gateway.close();
+  await offered.promise;
+  await nextTurn();
+  expect(faults).toEqual([]);
+  gateway.server.closeAllConnections();
+  await closed;
 });
 
 test("a stream whose window has been read only when the process is stopping gets 503, and not that there are too many", async () => {
