@@ -258,8 +258,15 @@ test("at the end only a page opened by the QR code says to continue on the first
   const window = await createWindow(service, project);
   await window.cancel();
   const goOn = "<p>처음 시작한 기기에서 계속하세요";
-  expect((await window.get("?via=qr")).text).toContain(goOn);
-  expect((await window.get()).text).not.toContain(goOn);
+  // Where it is not the way to continue, the way back is no button.
+  for (const [query, says, way] of [
+    ["?via=qr", true, "<a data-return"],
+    ["", false, '<a class="button" data-return'],
+  ] as const) {
+    const { text } = await window.get(query);
+    expect(text.includes(goOn)).toBe(says);
+    expect(text).toContain(way);
+  }
 });
 
 test("HEAD on a window's status is answered with 200", async () => {
