@@ -207,6 +207,8 @@ test.for(
 test("in the test environment, too, the page does not contain the code before the person has confirmed", async () => {
   const window = await createWindow(service, project);
   const asked = await window.get("?via=qr");
+  expect(asked.text).toContain('<a class="button" href="?via=qr&amp;started=yes">');
+  expect(asked.text).toContain('<a href="?via=qr&amp;lang=en" lang="en"');
   expect(asked.text).toContain("직접 시작하셨나요?");
   expect(asked.text).not.toContain(codeIn(window.text));
   expect(asked.text).not.toContain("<aside");
