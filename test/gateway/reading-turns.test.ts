@@ -61,7 +61,7 @@ test.for([
 });
 
 test("who sends little does not wait for the turns of those who send a lot, nor do they wait for ever", async () => {
-  const clients = 40;
+  const clients = 20;
   const read = new Map<string, number>();
   const server = serverThat((request, response) => {
     const path = request.url ?? "";
@@ -90,13 +90,13 @@ test("who sends little does not wait for the turns of those who send a lot, nor 
   while (!areAllRead()) await setImmediate();
   read.clear();
   const waits: number[] = [];
-  while (waits.length < 20) {
+  while (waits.length < 10) {
     little.write(`GET /little${waits.length} HTTP/1.1\r\nHost: a\r\n\r\n`);
     let turns = 0;
     for (; !read.has(`/little${waits.length}`); turns++) await setImmediate();
     waits.push(turns);
   }
-  expect(Math.max(...waits)).toBeLessThan(10);
+  expect(Math.max(...waits)).toBeLessThan(0.5 * clients);
   while (!areAllRead()) await setImmediate();
 });
 
