@@ -170,6 +170,10 @@ test("once a shutdown has failed a statement that was unanswered, none is sent a
   await database.close();
 });
 
+interface WithParameters {
+  readonly connectionParameters: { readonly application_name?: string };
+}
+
 /**
  * A pool of one connection, watched with a timeout of 4 s by a clock that stands still until the test moves it. `asking`: how the
  * server is asked what it is at work on.
@@ -201,8 +205,14 @@ function watchedPool({ connection, asking }: Record<"connection" | "asking", pg.
     watch.stop();
     for (const client of opened) socketOf(client).destroy();
   });
-  const ends = vi.spyOn(pg.Client.prototype, "end");
-  onTestFinished(() => ends.mockRestore());
+  const queries = vi.spyOn(pg.Client.prototype, "query");
+  onTestFinished(() => queries.mockRestore());
+  const { mock } = queries;
+  const checks = () =>
+    mock.settledResults.filter(({ type }, index) => {
+      const { connectionParameters } = mock.contexts[index] as unknown as WithParameters;
+      return type === "fulfilled" && connectionParameters.application_name === "phoneproof-watch";
+    }).length;
   return {
     pool,
     watch,
@@ -215,11 +225,11 @@ function watchedPool({ connection, asking }: Record<"connection" | "asking", pg.
       await vi.waitUntil(() => opened.at(-1)?.askedAt !== undefined, { timeout: 45_000 });
       time += 4_000;
     },
-    /** The server has been asked, over a connection that is ended afterwards, what it is at work on. Takes a second. */
+    /** The server has been asked what it is at work on, and has answered: a look of an earlier test may only end now. Takes a second. */
     async untilChecked() {
-      const before = ends.mock.calls.length;
+      const before = checks();
       time += 1_000;
-      await vi.waitUntil(() => ends.mock.calls.length > before, { timeout: 45_000 });
+      await vi.waitUntil(() => checks() > before, { timeout: 45_000 });
     },
   };
 }
