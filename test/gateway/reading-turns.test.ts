@@ -4,6 +4,8 @@ import { once } from "node:events";
 import type { RequestListener } from "node:http";
 import net from "node:net";
 import { setImmediate } from "node:timers/promises";
+import v8 from "node:v8";
+import vm from "node:vm";
 import { pino } from "pino";
 import { expect, onTestFinished, test } from "vitest";
 import { createHttpServer } from "../../src/gateway/http-server.ts";
@@ -131,4 +133,72 @@ test("of clients that leave at once with many unanswered requests, a few are don
 test("of clients that leave at once with a few unanswered requests, many are done with in a turn", async () => {
   const clients = 500;
   expect((await endsInTurns(clients, 2)).length).toBeLessThan(0.5 * clients);
+});
+
+test("a client that had to wait for its turn to be read while its request timed out gets no answer, others 400", async () => {
+  const server = serverThat(answering);
+  const accepted: net.Socket[] = [];
+  server.on("connection", (socket) => accepted.push(socket));
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  onTestFinished(() => void server.close());
+  const { port } = server.address() as net.AddressInfo;
+  const connect = async () => {
+    const client = net.connect({ port, host: "127.0.0.1" }).setEncoding("utf8");
+    onTestFinished(() => void client.destroy());
+    client.write("GET / HT");
+    const answer = new Promise<string>((resolve) => {
+      let received = "";
+      client
+        .on("error", () => {})
+        .on("data", (text) => {
+          received += text;
+        });
+      client.on("close", () => resolve(received));
+    });
+    const before = accepted.length;
+    while (accepted.length === before) await setImmediate();
+    return { socket: accepted[before] as net.Socket, answer };
+  };
+  const [busy, waiting, timely] = [await connect(), await connect(), await connect()];
+  const timeOut = ({ socket }: typeof busy) =>
+    server.emit("clientError", Object.assign(new Error(), { code: "ERR_HTTP_REQUEST_TIMEOUT" }), socket);
+  const { socket } = busy;
+  // As if it had sent so many at once.
+  for (let sent = 0; sent < 2_500; sent++)
+    server.emit("request", { socket, url: "/", rawHeaders: [], headers: {} }, { socket, end() {} });
+  for (const late of [waiting, busy]) timeOut(late);
+  expect([await waiting.answer, await busy.answer]).toEqual(["", ""]);
+  for (let turn = 0; turn < 10; turn++) await setImmediate();
+  timeOut(timely);
+  expect(await timely.answer).toMatch(/^HTTP\/1\.1 400 /);
+});
+
+test("connections are not kept in memory once they have closed, whether or not they waited for their turn then", async () => {
+  const begun: WeakRef<net.Socket>[] = [];
+  const server = serverThat((request, response) => {
+    if (!begun.some((known) => known.deref() === request.socket)) begun.push(new WeakRef(request.socket));
+    response.end();
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  onTestFinished(() => void server.close());
+  const { port } = server.address() as net.AddressInfo;
+  const clients = [1, 1, ...Array<number>(18).fill(4_000)].map((count) => {
+    const socket = net.connect({ port, host: "127.0.0.1" });
+    socket.write("GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(count));
+    return new Promise((closed) =>
+      socket
+        .on("error", () => {})
+        .resume()
+        .on("close", closed),
+    );
+  });
+  while (begun.length < clients.length) await setImmediate();
+  server.closeAllConnections();
+  await Promise.all(clients);
+  for (let turn = 0; turn < 50; turn++) await setImmediate();
+  v8.setFlagsFromString("--expose-gc");
+  vm.runInNewContext("gc")();
+  expect(begun.filter((connection) => connection.deref() !== undefined)).toHaveLength(0);
 });

@@ -6,7 +6,7 @@ import http2, { type Http2Server, type Http2Session } from "node:http2";
 import net from "node:net";
 import { setImmediate } from "node:timers/promises";
 import tls from "node:tls";
-import { expect, onTestFinished, test } from "vitest";
+import { expect, onTestFinished, test, vi } from "vitest";
 import { readSessionsInTurns } from "../../src/rpc/reading-turns.ts";
 import { callHeaders, endHeaders, endStream, frame, preface } from "../security/http2-frames.ts";
 import { certificates } from "./certificates.ts";
@@ -131,9 +131,11 @@ test("a connection on which a credential is valid does not wait for those withou
   await all;
 });
 
-test("a connection whose turn comes right after that of one that always sends too much is read, too", async () => {
+/** Connections of which it is the test that says what is sent. */
+function givenConnections() {
   const server = new EventEmitter();
-  readSessionsInTurns().watch(server as Http2Server);
+  const { watch, admit } = readSessionsInTurns();
+  watch(server as Http2Server);
   /** In the order in which their reading was started, as Node reads them. */
   const started = new Set<EventEmitter>();
   const connect = () => {
@@ -149,17 +151,71 @@ test("a connection whose turn comes right after that of one that always sends to
     server.emit("session", session);
     return session;
   };
+  const openStreams = (session: EventEmitter) => {
+    for (let opened = 0; opened < streams; opened++) server.emit("stream", { session, push: () => true });
+  };
+  return { server, admit, started, connect, openStreams };
+}
+
+test("a connection whose turn comes right after that of one that always sends too much is read, too", async () => {
+  const { started, connect, openStreams } = givenConnections();
   const [busy, , alsoBusy, next] = [connect(), connect(), connect(), connect()];
   let readTimes = 0;
   for (let turn = 0; turn < 40; turn++) {
     for (const session of started) {
       if (session === next) readTimes += 1;
-      if (session !== busy && session !== alsoBusy) continue;
-      for (let opened = 0; opened < streams; opened++) server.emit("stream", { session, push: () => true });
+      if (session === busy || session === alsoBusy) openStreams(session);
     }
     await setImmediate();
   }
   expect(readTimes).toBeGreaterThan(5);
+});
+
+test("a connection that waits because it sends a lot itself is read at once when a credential on it is valid", async () => {
+  const { admit, started, connect, openStreams } = givenConnections();
+  const sessions = [connect(), connect(), connect()];
+  for (let turn = 0; turn < 10; turn++) {
+    for (const session of started) openStreams(session);
+    await setImmediate();
+  }
+  const waiting = sessions.filter((session) => !started.has(session));
+  expect(waiting.length).toBeGreaterThan(0);
+  for (const session of waiting) admit(session as unknown as Http2Session);
+  expect(waiting.filter((session) => !started.has(session))).toEqual([]);
+});
+
+test("a connection that goes on sending a lot is kept apart from others, however long; one that stops is read with them again", async () => {
+  let now = 0;
+  const clock = vi.spyOn(performance, "now").mockImplementation(() => now);
+  onTestFinished(() => clock.mockRestore());
+  const { server, started, connect, openStreams } = givenConnections();
+  const [busy, calming, quiet] = [connect(), connect(), connect()];
+  const turn = async () => {
+    await setImmediate();
+    now += 1_000;
+  };
+  for (const session of [busy, calming]) {
+    openStreams(session);
+    await turn();
+  }
+  for (let seconds = 0; seconds < 20; seconds++) {
+    if (started.has(calming)) server.emit("stream", { session: calming, push: () => true });
+    if (started.has(busy)) openStreams(busy);
+    expect(started.has(quiet)).toBe(true);
+    await turn();
+  }
+  openStreams(busy);
+  expect([busy, calming, quiet].map((session) => started.has(session))).toEqual([false, true, true]);
+});
+
+test("a connection that has closed before its session begins is no fault when others send a lot", async () => {
+  const { server, connect, openStreams, started } = givenConnections();
+  server.emit("session", Object.assign(new EventEmitter(), { socket: { _handle: null } }));
+  const session = connect();
+  openStreams(session);
+  expect(started.has(session)).toBe(false);
+  await setImmediate();
+  expect(started.has(session)).toBe(true);
 });
 
 test.for(
