@@ -174,7 +174,6 @@ class TurnsOfEqual<Connection extends object> {
       this.#readOn(handle);
     }
     if (this.#stopped.size > 0) this.#awaitTurn();
-    else this.#readAtOnce = 1;
     // Node has started to read those again to which a write was done meanwhile. Nothing of them has been read yet.
     if (this.#afterWrites) for (const handle of this.#stopped.values()) handle.readStop();
   }

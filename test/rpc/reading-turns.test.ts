@@ -159,7 +159,13 @@ function givenConnections() {
 
 test("a connection whose turn comes right after that of one that always sends too much is read, too", async () => {
   const { started, connect, openStreams } = givenConnections();
-  const [busy, , alsoBusy, next] = [connect(), connect(), connect(), connect()];
+  const sessions = [connect(), connect(), connect(), connect()] as const;
+  const [busy, , alsoBusy, next] = sessions;
+  // All of them are among those that send a lot.
+  for (const session of sessions) {
+    openStreams(session);
+    while (started.size < sessions.length) await setImmediate();
+  }
   let readTimes = 0;
   for (let turn = 0; turn < 40; turn++) {
     for (const session of started) {
@@ -206,6 +212,15 @@ test("a connection that goes on sending a lot is kept apart from others, however
   }
   openStreams(busy);
   expect([busy, calming, quiet].map((session) => started.has(session))).toEqual([false, true, true]);
+});
+
+test("however many wait because one sent too much, all are read again within a few turns", async () => {
+  const { started, connect, openStreams } = givenConnections();
+  const sessions = Array.from({ length: 500 }, connect);
+  openStreams(connect());
+  expect(started.size).toBe(0);
+  for (let turn = 0; turn < 10; turn++) await setImmediate();
+  expect(sessions.filter((session) => !started.has(session))).toEqual([]);
 });
 
 test("a connection that has closed before its session begins is no fault when others send a lot", async () => {
