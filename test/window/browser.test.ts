@@ -254,6 +254,7 @@ test("an opener with the registered origin receives the result, and the window c
   expect(await page.evaluate("received")).toEqual([{ data, origin: new URL(window.url).origin }]);
   // The window cannot know whether the opener received the message, so it also offers the link back.
   await popup.locator("[data-return]").waitFor();
+  expect(await popup.getByText("이 창은 닫아도 돼요.").isVisible()).toBe(true);
   // The link back is not a button.
   expect(await popup.locator(".button:visible").allTextContents()).toEqual(["창 닫기"]);
   const button = popup.getByRole("button", { name: "창 닫기" });

@@ -546,6 +546,39 @@ test("a device that is said to be offline, and is not, is found to be connected 
   await expect.poll(() => connection.textContent()).toBe("");
 });
 
+test("a window whose event stream does no more than beat neither polls nor opens another", async () => {
+  const window = await live();
+  const page = await (await person(browser, "android")).newPage();
+  await page.addInitScript({ content: keptStreams });
+  await stopClock(page);
+  let asked = 0;
+  await page.route("**/status", () => {
+    asked += 1;
+  });
+  await page.goto(window.url);
+  await expect.poll(() => page.evaluate("streams[0].readyState")).toBe(1);
+  for (let beat = 0; beat < 4; beat++) {
+    await page.evaluate("streams[0].dispatchEvent(new Event('beat'))");
+    await page.clock.runFor(30_000);
+  }
+  expect([asked, await page.evaluate("streams.length")]).toEqual([0, 1]);
+});
+
+test("a window that hears its event stream says no more that it reconnects, though it cannot ask for the status", async () => {
+  const window = await live({ mode: "match", expected_phone: newPhone() });
+  const page = await (await person(browser, "android")).newPage();
+  await page.addInitScript({ content: connectedMark });
+  await stopClock(page);
+  await page.route("**/status", () => {});
+  await page.goto(window.url);
+  await page.locator("html[data-connected]").waitFor();
+  const connection = page.locator("[data-connection]");
+  await page.evaluate("dispatchEvent(new Event('offline'))");
+  expect(await connection.textContent()).toContain("다시 연결하고 있어요");
+  await send(window);
+  await expect.poll(() => connection.textContent()).toBe("");
+});
+
 test("a device that goes offline shows that at once, and is updated as soon as it is online", async () => {
   const window = await live();
   const context = await person(browser, "android");
