@@ -1246,6 +1246,7 @@ Aborted
     await initialise();
     const log = path.join(dataDir, "postgres.log");
     await writeFile(log, "x".repeat(10 * 1024 * 1024 + 1));
+    await writeFile(`${log}.1`, "of the time before");
     await start();
     expect((await stat(log)).size).toBeLessThan(10_000);
     expect((await stat(`${log}.1`)).size).toBe(10 * 1024 * 1024 + 1);
