@@ -228,7 +228,7 @@ found AS MATERIALIZED (
   CROSS JOIN LATERAL (
     SELECT * FROM live_code WHERE v.expected_phone IS NULL AND expires_at = v.expires_at OFFSET 0
   ) l
-  WHERE v.id = ANY ($1::uuid[]) AND l.destination = v.destination AND l.verification_id = v.id AND l.expected_phone IS NOT NULL
+  WHERE v.id = ANY ($1::uuid[]) AND l.verification_id = v.id AND l.expected_phone IS NOT NULL
 )`;
 
 const codesStatement = {
