@@ -772,6 +772,8 @@ test("the simulated phone shows each receipt, and the window its effect", async 
   await page.getByRole("button", { name: "Send", exact: true }).click();
   const failed = "It could not be sent. Try again in a moment.";
   await expect.poll(() => receipt.textContent()).toBe(failed);
+  const refusal = { status: 429, json: { error: { code: "rate_limited" } } };
+  await page.route("**/messages?*", (route) => route.fulfill(refusal));
   // Emptied before, so that a screen reader repeats it.
   await listen(page, "[data-receipt]");
   await page.getByRole("button", { name: "Send", exact: true }).click();
