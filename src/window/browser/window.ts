@@ -193,7 +193,7 @@ function open(main: HTMLElement): void {
    */
   function showConnection(): void {
     const { reconnecting = "", timeProbablyUp = "" } = main.dataset;
-    const isTimeUp = performance.now() >= endsAt + overdueMs;
+    const isTimeUp = performance.now() >= endsAt + (isCutOff ? 0 : overdueMs);
     const text = isTimeUp ? timeProbablyUp : isCutOff ? reconnecting : "";
     const connection = find("[data-connection]");
     // Setting the same text again would make a screen reader repeat it.
