@@ -210,13 +210,13 @@ async function start(
   };
 }
 
-/** Retries a call that only prepares a test, or looks for what it waits for, while the service answers UNAVAILABLE. */
+/** Retries a call that only prepares a test, or looks for what it waits for, for as long as the service answers UNAVAILABLE. */
 export async function retryWhileUnavailable<T>(call: () => Promise<T>): Promise<T> {
-  for (let left = 20; ; left--) {
+  for (;;) {
     try {
       return await call();
     } catch (error) {
-      if (left === 0 || !(error instanceof ConnectError) || error.code !== Code.Unavailable) throw error;
+      if (!(error instanceof ConnectError) || error.code !== Code.Unavailable) throw error;
       await delay(200);
     }
   }

@@ -15,11 +15,11 @@ export interface Pending {
   readonly expiresAt: Date;
 }
 
-/** Creates a verification over REST, and retries if the service is overloaded. */
+/** Creates a verification over REST, and retries for as long as the service is overloaded. */
 export async function createPending(shop: Merchant, request: object = {}): Promise<Pending> {
   const key = newIdempotencyKey();
   let answer = await shop.create(request, key);
-  for (let left = 20; left > 0 && answer.body.error?.code === "service_unavailable"; left--) {
+  while (answer.body.error?.code === "service_unavailable") {
     await delay(200);
     answer = await shop.create(request, key);
   }
