@@ -2,6 +2,7 @@ import { once } from "node:events";
 import http, { type RequestListener } from "node:http";
 import net, { type Socket } from "node:net";
 import { text } from "node:stream/consumers";
+import { setImmediate as nextTurn } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { createOpsHttpServer } from "../../src/ops/ops-http-server.ts";
 import { createDatabase, type TestDatabase } from "../harness/database.ts";
@@ -87,6 +88,34 @@ describe("a server of the ops port", () => {
     const closed = once(socket.resume(), "close");
     socket.write("GET /hang HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(2));
     await closed;
+  });
+
+  test("is done with one such connection in a turn of the event loop, if that takes long, though many are closed at once", async () => {
+    const { server, port } = await startServer();
+    let accepted = 0;
+    let closed = 0;
+    server.on("connection", (socket) => {
+      accepted += 1;
+      socket.on("close", () => {
+        closed += 1;
+        // Longer than there is time for in a turn.
+        Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 10);
+      });
+    });
+    const clients = 10;
+    const sockets = Array.from({ length: clients }, () => net.connect(port, "127.0.0.1"));
+    onTestFinished(() => {
+      for (const socket of sockets) socket.destroy();
+    });
+    while (accepted < clients) await nextTurn();
+    for (const socket of sockets)
+      socket.on("error", () => {}).write("GET /hang HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(2));
+    const inTurns: number[] = [];
+    for (let before = 0; closed < clients; before = closed) {
+      await nextTurn();
+      if (closed > before) inTurns.push(closed - before);
+    }
+    expect(inTurns).toEqual(Array.from({ length: clients }, () => 1));
   });
 
   test("refuses a request without a Host, which HTTP/1.1 demands, and closes the connection", async () => {
