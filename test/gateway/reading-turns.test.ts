@@ -102,6 +102,60 @@ test("who sends little does not wait for the turns of those who send a lot, nor 
   while (!areAllRead()) await setImmediate();
 });
 
+test("a head that took too long only because its connection waits for its turn to be read is not refused", async () => {
+  const flood = 2_000;
+  const server = serverThat(answering);
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as net.AddressInfo;
+  const sockets: net.Socket[] = [];
+  onTestFinished(() => {
+    for (const socket of sockets) socket.destroy();
+    server.close();
+  });
+  async function connect() {
+    const accepted = once(server, "connection") as Promise<[net.Socket]>;
+    const socket = net.connect({ port, host: "127.0.0.1" }).on("error", () => {});
+    sockets.push(socket);
+    return { socket, accepted: (await accepted)[0] };
+  }
+  // Those before it have their turns first.
+  for (let before = 0; before < 3; before++) await connect();
+  const { socket: slow, accepted } = await connect();
+  let received = "";
+  slow.on("data", (piece) => {
+    received += piece;
+  });
+  const closed = new Promise((resolve) => void slow.on("close", resolve));
+  const [begun, rest] = ["GET / HTTP/1.1\r\nHo", "st: a\r\n\r\n"];
+  slow.write(begun);
+  while (accepted.bytesRead < begun.length) await setImmediate();
+  let parsed = 0;
+  let inTurn = 0;
+  let isTimedOut = false;
+  server.on("request", () => {
+    parsed += 1;
+    if (++inTurn === 1)
+      globalThis.setImmediate(() => {
+        inTurn = 0;
+      });
+    if (inTurn < flood || isTimedOut) return;
+    isTimedOut = true;
+    // The others wait from now on. Until the next look at what takes too long, this turn goes on.
+    slow.write(rest);
+    server.headersTimeout = 500;
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1_200);
+  });
+  // If what it sends is not read at once, another one tries.
+  for (let sent = flood; !isTimedOut; sent += flood) {
+    const { socket: flooder } = await connect();
+    flooder.resume().write("GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(flood));
+    while (parsed < sent) await setImmediate();
+  }
+  await closed;
+  expect(received).toBe("");
+});
+
 /** How many requests end in each turn in which any do, when so many clients leave at once with `count` unanswered ones each. */
 async function endsInTurns(clients: number, count: number): Promise<number[]> {
   const turns = [0];
