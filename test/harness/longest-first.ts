@@ -6,7 +6,10 @@ import { BaseSequencer, type TestSpecification } from "vitest/node";
  * vitest knows only the files' sizes, which say little about their duration.
  */
 const longest = [
+  "storage/embedded-kills",
+  "storage/embedded-users",
   "storage/embedded-postgres",
+  "storage/embedded-refusals",
   "window/browser",
   "service/paused-process",
   "service/standby-wait",
