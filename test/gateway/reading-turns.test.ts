@@ -127,7 +127,7 @@ test("a head that took too long only because its connection waits for its turn t
     received += piece;
   });
   const closed = new Promise((resolve) => void slow.on("close", resolve));
-  const [begun, rest] = ["GET / HTTP/1.1\r\nHo", "st: a\r\n\r\n"];
+  const [begun, rest] = ["GET / HTTP/1.1\r\nHo", "st: a\r\nConnection: close\r\n\r\n"];
   slow.write(begun);
   while (accepted.bytesRead < begun.length) await setImmediate();
   let parsed = 0;
