@@ -52,8 +52,12 @@ export function notProjectId(): Failure {
 }
 
 /** For an administrator, whose own environment no key determines. */
-export function noSuchVerification(): Failure {
-  return new Failure("verification_not_found", { message: "There is no such verification." });
+export function noSuchVerification(id: string): Failure {
+  const message =
+    decodeId("vrf_", id) === null
+      ? "There is no such verification: give its id, vrf_…"
+      : "There is no such verification.";
+  return new Failure("verification_not_found", { message });
 }
 
 /**
@@ -66,10 +70,7 @@ export function verificationNotFound(
 ): Failure {
   const seesAll = caller.kind === "service" && caller.projectId === null;
   if (!seesAll || projectId !== null || environment !== null) return new Failure("verification_not_found");
-  if (decodeId("vrf_", verificationId) !== null) return noSuchVerification();
-  return new Failure("verification_not_found", {
-    message: "There is no such verification: give its id, vrf_…",
-  });
+  return noSuchVerification(verificationId);
 }
 
 function outOfBounds(caller: Caller): Failure {

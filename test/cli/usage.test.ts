@@ -432,6 +432,28 @@ test("an unknown verification is explained to who sees all of them without a wor
   expect(await said("show", unknown, "--token", liveKey)).toMatch(/that the key belongs to the environment/);
 });
 
+test("who gives an id of another kind to an administrative command is told which is meant", async () => {
+  const said = async (...args: string[]) => (await run(args, environment)).stderr;
+  const unknown = "01kaex4mpyf2xbtyt1s6vdr4e9";
+  for (const command of [
+    ["erase", "--yes"],
+    ["webhook", "deliveries"],
+  ]) {
+    const saidOf = (id: string) => said(...command, "--verification", id);
+    expect(await saidOf(`vrf_${unknown}`)).toMatch(/: There is no such verification\. \(/);
+    expect(await saidOf(`evt_${unknown}`)).toMatch(/: There is no such verification: give its id, vrf_… \(/);
+  }
+  expect(await said("webhook", "show", `whk_${unknown}`)).toMatch(/: There is no such webhook\. \(/);
+  expect(await said("webhook", "show", `vrf_${unknown}`)).toMatch(/ webhook: give its id, whk_… \(/);
+  expect(await said("webhook", "resend", `evt_${unknown}`)).toMatch(
+    /: There is no such event, or no webhook /,
+  );
+  const noEvent = /: There is no such event: give its id, evt_…, from the list of deliveries\. \(/;
+  expect(await said("webhook", "resend", `vrf_${unknown}`)).toMatch(noEvent);
+  expect(await said("number", "remove", "1666-9999")).toMatch(/: There is no such number in use\. \(/);
+  expect(await said("number", "remove", `prj_${unknown}`)).toMatch(/ in use: give the number itself\. \(/);
+});
+
 test("who gives a leaked key or token itself instead of its id is told so, not that it is inactive", async () => {
   const said = async (...args: string[]) => (await run(args, environment)).stderr;
   const { liveKey } = await service.createProject();

@@ -78,7 +78,12 @@ export function administerDestinationNumbers({
 
     async remove(number) {
       const dialable = normaliseDestination(number);
-      const removed = dialable === null ? null : await destinationNumbers.remove(dialable);
+      if (dialable === null) {
+        throw new Failure("not_found", {
+          message: "There is no such number in use: give the number itself.",
+        });
+      }
+      const removed = await destinationNumbers.remove(dialable);
       if (removed === null) throw new Failure("not_found", { message: "There is no such number in use." });
       return removed;
     },

@@ -43,7 +43,7 @@ export function administerErasures(parts: {
       const uuid = decodeId("vrf_", id);
       const projectId = uuid === null ? null : await erasures.projectOf(uuid);
       if (uuid === null || projectId === null) {
-        throw noSuchVerification();
+        throw noSuchVerification(id);
       }
       await audit.add({ action: "data.erased", subject: id, projectId, details: {} });
       return erasures.eraseVerification(uuid);

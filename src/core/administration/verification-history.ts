@@ -52,7 +52,7 @@ export function readVerificationHistories(parts: {
     async get(verificationId) {
       const id = decodeId("vrf_", verificationId);
       const found = id === null ? null : await parts.histories.find(id, messageLimit);
-      if (found === null) throw noSuchVerification();
+      if (found === null) throw noSuchVerification(verificationId);
       return {
         ...found,
         expectedPhone: masked(found.expectedPhone),

@@ -143,8 +143,10 @@ export function administerWebhooks(parts: {
       if (webhookId === "") return existing(await inForce(reference)).webhook;
       const uuid = decodeId("whk_", webhookId);
       const found = uuid === null ? null : await webhooks.find(uuid);
-      if (found === null || !isOf(reference, found))
-        throw new Failure("not_found", { message: "There is no such webhook." });
+      if (found === null || !isOf(reference, found)) {
+        const hint = uuid === null ? ": give its id, whk_…" : ".";
+        throw new Failure("not_found", { message: `There is no such webhook${hint}` });
+      }
       return found;
     },
 
@@ -173,7 +175,7 @@ export function administerWebhooks(parts: {
       const filter = filterOf(request, found);
       const kept = await webhooks.deliveries(filter);
       if (kept === "no_project") throw noSuchProject();
-      if (kept === "no_verification") throw noSuchVerification();
+      if (kept === "no_verification") throw noSuchVerification(request.verificationId);
       const idOf = ({ verificationId }: Delivery) => verificationId;
       const limit = fitting(kept, filter.limit, bytesOf);
       const { items: deliveries, nextPageToken } = paginate(kept, limit, idOf, listOf(filter));
@@ -182,7 +184,12 @@ export function administerWebhooks(parts: {
 
     async resend(eventId) {
       const uuid = decodeId("evt_", eventId);
-      const sent = uuid === null ? "no_delivery" : await webhooks.resend(uuid);
+      if (uuid === null) {
+        throw new Failure("not_found", {
+          message: "There is no such event: give its id, evt_…, from the list of deliveries.",
+        });
+      }
+      const sent = await webhooks.resend(uuid);
       if (sent === "disabled") throw new Failure("webhook_disabled");
       if (sent === "no_delivery") {
         throw new Failure("not_found", {
@@ -257,7 +264,7 @@ function filterOf(
     violations.push({ field: "environment", message: "is allowed only with project_id" });
   }
   const verification = verificationId === "" ? null : decodeId("vrf_", verificationId);
-  if (verificationId !== "" && verification === null) throw noSuchVerification();
+  if (verificationId !== "" && verification === null) throw noSuchVerification(verificationId);
   const filter = {
     verificationId: verification,
     projectId: projectId === "" ? null : projectUuidOf(projectId),
