@@ -23,11 +23,12 @@ function reasonOf(cause: Error, url: string): string {
   return oneLine(cause.message);
 }
 
-/** The address the driver uses: what the URL omits comes from PGHOST and PGPORT. */
+/** The address the driver uses: its parameters come before the URL's own parts, and what both omit is from PGHOST and PGPORT. */
 function addressIn(url: string): string {
   const { hostname, port, pathname, searchParams } = new URL(url);
-  const host = hostname || searchParams.get("host") || process.env.PGHOST || "localhost";
-  return `${host}:${port || process.env.PGPORT || 5432}${pathname}`;
+  const last = (name: string) => searchParams.getAll(name).at(-1);
+  const host = last("host") || decodeURIComponent(hostname) || process.env.PGHOST || "localhost";
+  return `${host}:${last("port") || port || process.env.PGPORT || 5432}${pathname}`;
 }
 
 const unknownIssuer =

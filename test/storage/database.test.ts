@@ -537,7 +537,13 @@ test("a database whose encoding is not UTF-8 is refused at the start, and left u
   await client.end();
 });
 
-test("an unreachable database is reported with its address, even if that comes from the environment", async () => {
+test.for([
+  { from: "the environment", url: "postgres:///phoneproof" },
+  {
+    from: "parameters, which come before the rest of the URL",
+    url: "postgres://127.0.0.3:2/phoneproof?host=127.0.0.4&host=127.0.0.2&port=1",
+  },
+])("an unreachable database is reported with its address, even if that comes from $from", async ({ url }) => {
   onTestFinished(() => {
     vi.unstubAllEnvs();
   });
@@ -545,7 +551,7 @@ test("an unreachable database is reported with its address, even if that comes f
   vi.stubEnv("PGPORT", "1");
   const config = parseConfig({
     ...{ PORT: "0", GRPC_PORT: "0", OPS_PORT: "0", LOG_LEVEL: "silent", PHONEPROOF_ADMIN_TOKEN: "x" },
-    DATABASE_URL: "postgres:///phoneproof",
+    DATABASE_URL: url,
   });
   await expect(startService(config, createLog("silent", openLogOutput()))).rejects.toThrow(
     /^DATABASE_URL: the database at 127\.0\.0\.2:1\/phoneproof cannot be used: connect ECONNREFUSED 127\.0\.0\.2:1$/,
