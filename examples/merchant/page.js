@@ -91,12 +91,14 @@ async function confirm(attempt) {
   const { status, phone, verification_url } = answer?.ok ? await answer.json() : {};
   if (attempt !== current) return;
   // Without its cookie, or after a restart, the shop does not know the attempt, however often it is asked.
-  if (answer?.status === 404) {
+  if (status === "none") {
     const isMissing = attempt !== sessions || location.hash === "#returned";
     return isMissing && tell("The shop does not know this attempt. Allow its cookies, and start again.");
   }
   const isOver = status !== undefined && status !== "pending";
-  if (isOver) tell(phone ? `Verified: ${phone}` : `Not verified: ${status}`);
+  if (phone) tell(`Verified: ${phone}`);
+  else if (status === "verified") tell("The verified phone was erased. Verify it again.");
+  else if (isOver) tell(`Not verified: ${status}`);
   else if (status === undefined) tellUnlessFailed("The result cannot be read at the moment. Trying again.");
   else offer(verification_url);
   clearTimeout(nextQuestion);

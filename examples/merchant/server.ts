@@ -8,7 +8,13 @@ import { randomUUID } from "node:crypto";
 import { readFileSync } from "node:fs";
 import type { IncomingMessage, RequestListener, ServerResponse } from "node:http";
 import path from "node:path";
-import { createPhoneproof, PhoneproofError, verifyWebhook, type WebhookEvent } from "@phoneproof/client";
+import {
+  createPhoneproof,
+  PhoneproofError,
+  type Verification,
+  verifyWebhook,
+  type WebhookEvent,
+} from "@phoneproof/client";
 
 export interface MerchantSettings {
   /** The base URL of phoneproof. */
@@ -73,7 +79,9 @@ export function createMerchant(settings: MerchantSettings): RequestListener {
     // Two tabs have one session: another attempt would replace the one whose window the person may be looking at. Its secret
     // changes all the same: the stranger who has put a session into this browser does not get the result.
     const goesOn =
-      before?.isPopup === isPopup && (await isPending(before)) && attempts.delete(sessionOf(request));
+      before?.isPopup === isPopup &&
+      (await read(before))?.status === "pending" &&
+      attempts.delete(sessionOf(request));
     const attempt = goesOn ? before : await createAttempt(isPopup);
     const session = randomUUID();
     attempts.set(session, attempt);
@@ -102,8 +110,14 @@ export function createMerchant(settings: MerchantSettings): RequestListener {
     };
   }
 
-  async function isPending({ verificationId }: Attempt): Promise<boolean> {
-    return (await phoneproof.read(verificationId)).status === "pending";
+  /** Undefined if there is no attempt, or if the service has lost it, as when it was restored from a backup. */
+  async function read(attempt: Attempt | undefined): Promise<Verification | undefined> {
+    try {
+      return attempt && (await phoneproof.read(attempt.verificationId));
+    } catch (error) {
+      if (error instanceof PhoneproofError && error.code === "verification_not_found") return undefined;
+      throw error;
+    }
   }
 
   /**
@@ -111,8 +125,10 @@ export function createMerchant(settings: MerchantSettings): RequestListener {
    */
   async function confirm(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const attempt = attemptOf(request);
-    if (attempt === undefined) return send(response, 404, "No attempt in this session");
-    const verification = await phoneproof.read(attempt.verificationId);
+    const verification = await read(attempt);
+    // Not 404: each first visit would then show an error in the browser's console.
+    if (attempt === undefined || verification === undefined)
+      return sendJson(response, 200, { status: "none" });
     if (verification.status === "verified" && verification.state === attempt.state) {
       attempt.phone = verification.phone;
       log(`confirmed ${verification.id}: ${verification.status}`);

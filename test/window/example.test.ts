@@ -169,7 +169,7 @@ test("a session that a stranger has put into the browser does not get the result
   const persons = await beginWith("popup", strangers.cookie);
   expect(persons.id).toBe(strangers.id);
   const mine = ({ cookie }: { cookie: string }) => fetch(`${shop}/attempts/mine`, { headers: { cookie } });
-  expect((await mine(strangers)).status).toBe(404);
+  expect(await (await mine(strangers)).json()).toEqual({ status: "none" });
   expect(await (await mine(persons)).json()).toEqual({
     status: "pending",
     phone: null,
@@ -212,6 +212,30 @@ test("an attempt goes on if the next one cannot be started", async () => {
   await again.goto(address);
   await sendButton(again).click();
   await expect.poll(() => result.textContent()).toBe("Verified: 01012345678");
+});
+
+test("a first visit leaves no error in the browser's console", async () => {
+  const page = await (await person(browser, "desktop")).newPage();
+  const errors: string[] = [];
+  page.on("console", (message) => void errors.push(`${message.text()} ${message.location().url}`));
+  await page.goto(shop, { waitUntil: "networkidle" });
+  expect(errors).toEqual([]);
+});
+
+test("after an erasure the page says so, and after the loss of the verification another one begins", async () => {
+  const page = await (await person(browser, "desktop")).newPage();
+  await page.goto(shop);
+  const popup = await openPopup(page);
+  await sendButton(popup).click();
+  await expect.poll(() => shown(page)).toBe("Verified: 01012345678");
+  await answerOf(["erase", "--phone", "01012345678", "--yes"], towards(service));
+  await page.reload();
+  await expect.poll(() => shown(page)).toContain("was erased");
+  const first = await beginWith("popup");
+  await service.db.query("TRUNCATE verification CASCADE");
+  const other = await beginWith("popup", first.cookie);
+  expect(other.id).toMatch(/^vrf_/);
+  expect(other.id).not.toBe(first.id);
 });
 
 test("a browser that keeps no cookies is told so, and the shop is not asked again", async () => {
