@@ -26,6 +26,7 @@ import { initialiseCluster } from "../../src/storage/embedded/postgres-cluster.t
 import { chooseLaunch } from "../../src/storage/embedded/postgres-launch.ts";
 import { openLog } from "../../src/storage/embedded/postgres-log.ts";
 import { startServer } from "../../src/storage/embedded/postgres-process.ts";
+import { noteAbsence } from "../harness/absent-tools.ts";
 import { plainEnvironment } from "../harness/environment.ts";
 import { startProcess } from "../ops/service-process.ts";
 import {
@@ -134,6 +135,21 @@ describe("a server that does not start", () => {
     await expect(starting).rejects.toThrow(`its "postgres" is not a database cluster: ${reason}`);
     expect((await readdir(dataDir, { recursive: true })).sort()).toEqual([...before, "postgres.lock"].sort());
   });
+
+  const canMount = spawnSync("unshare", ["--map-root-user", "--mount", "true"]).status === 0;
+  if (!canMount) noteAbsence("user namespaces", "a volume in place of the database");
+  if (canMount)
+    test("because an empty volume is mounted in place of its database says where to mount it", async () => {
+      const cluster = path.join(dataDir, "postgres");
+      await mkdir(cluster);
+      const mounted = 'mount -t tmpfs tmpfs "$0" && exec "$@"';
+      const args = ["--map-root-user", "--mount", "sh", "-c", mounted, cluster, process.execPath];
+      const { stderr } = spawnSync("unshare", [...args, ...startOf(dataDir)], { encoding: "utf8" });
+      expect(stderr).toContain(
+        'its "postgres" is not a database cluster: a volume is mounted there, so none can be put in its place: ' +
+          "mount it as DATA_DIR itself",
+      );
+    });
 
   test("because its database is missing, but not its admin token, says so, and starts once it is restored", async () => {
     await initialise();

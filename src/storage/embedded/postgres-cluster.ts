@@ -104,7 +104,9 @@ export async function initialiseCluster(options: {
     const kept = passwordFile(made);
     await writeFile(kept, password, { mode: 0o600, flush: true });
     if (launch.owner !== undefined) await chown(kept, launch.owner.uid, launch.owner.gid);
-    await rename(made, cluster).catch((error: Error) => Promise.reject(notACluster(error.message)));
+    await rename(made, cluster).catch((error: NodeJS.ErrnoException) =>
+      Promise.reject(notACluster(error.code === "EBUSY" ? mounted : error.message)),
+    );
     await syncDirectory(dataDir);
   } finally {
     await rm(attempt, { recursive: true, force: true });
@@ -119,6 +121,8 @@ async function requireNothing(cluster: string): Promise<void> {
   const [name] = await readdir(cluster);
   if (name !== undefined) throw notACluster(`it contains ${name}, and no PG_VERSION`);
 }
+
+const mounted = "a volume is mounted there, so none can be put in its place: mount it as DATA_DIR itself";
 
 const notACluster = (reason: string) => new Error(`its "postgres" is not a database cluster: ${reason}`);
 
