@@ -1,12 +1,12 @@
 /** Reports the ends of HTTP/1.1 connections on which requests were pipelined in turns: of which there may be thousands at once. */
 
 import type { Duplex } from "node:stream";
+import { inTurnsOf } from "./turns-of-work.ts";
 
 /** How long it may take in a turn of the event loop before everything else gets its turn. Of one connection, it is not interrupted. */
 const mostInTurnMs = 5;
 
-/** Of closed connections: what reports their end. */
-const closings: (() => void)[] = [];
+const inTurns = inTurnsOf(mostInTurnMs);
 const closesInTurns = new WeakSet<Duplex>();
 
 /**
@@ -20,23 +20,19 @@ export function closeInTurns(socket: Duplex): void {
   Object.assign(socket, {
     emit(event: string | symbol, ...given: unknown[]) {
       if (event !== "close") return emit(event, ...given);
-      if (closings.push(() => emit(event, ...given)) === 1) setImmediate(nextClosings);
+      inTurns(() => withoutStackTraces(() => emit(event, ...given)));
       return true;
     },
   });
 }
 
-/** As many as there is time for: with one in each turn, those of a client that opens more than one in a turn would pile up. */
-function nextClosings(): void {
+/** Most of the time would be taken by the errors' stack traces, which nobody reads. */
+function withoutStackTraces(report: () => void): void {
   const { stackTraceLimit } = Error;
-  // Most of the time would be taken by the errors' stack traces, which nobody reads.
   Error.stackTraceLimit = 0;
-  const endsAt = performance.now() + mostInTurnMs;
   try {
-    do closings.shift()?.();
-    while (closings.length > 0 && performance.now() < endsAt);
+    report();
   } finally {
     Error.stackTraceLimit = stackTraceLimit;
-    if (closings.length > 0) setImmediate(nextClosings);
   }
 }

@@ -4,16 +4,7 @@
  */
 
 import type { Socket } from "node:net";
-
-/** What Node reads a socket by. A parser takes it over, and HTTP/2 takes no notice of the socket's own `pause` then. */
-interface Handle {
-  /** Whether the socket is paused otherwise. */
-  readonly reading: boolean;
-  /** How many bytes are still to be written. */
-  readonly writeQueueSize: number;
-  readStop(): void;
-  readStart(): void;
-}
+import { type Handle, readOn, stopReading } from "./stopped-handles.ts";
 
 /** Of what may be spent in a turn: a connection that takes as much by itself is no longer read with the others. */
 const largePart = 0.25;
@@ -130,7 +121,7 @@ class TurnsOfEqual<Connection extends object> {
     if (handle === undefined) return false;
     this.remove(connection);
     others.#read.set(connection, handle);
-    if (stopped !== undefined) this.#readOn(stopped);
+    if (stopped !== undefined) readOn(stopped, { afterWrites: this.#afterWrites });
     return true;
   }
 
@@ -171,22 +162,10 @@ class TurnsOfEqual<Connection extends object> {
       if (left-- <= 0) break;
       this.#stopped.delete(connection);
       this.#read.set(connection, handle);
-      this.#readOn(handle);
+      readOn(handle, { afterWrites: this.#afterWrites });
     }
     if (this.#stopped.size > 0) this.#awaitTurn();
     // Node has started to read those again to which a write was done meanwhile. Nothing of them has been read yet.
     if (this.#afterWrites) for (const handle of this.#stopped.values()) handle.readStop();
   }
-
-  #readOn(handle: Handle): void {
-    Reflect.deleteProperty(handle, "readStart");
-    const isWriting = this.#afterWrites && handle.writeQueueSize > 0;
-    if (handle.reading && !isWriting) handle.readStart();
-  }
-}
-
-/** Until it is read on, even if the socket is resumed, as Node does after each request and for each body. */
-function stopReading(handle: Handle): void {
-  handle.readStop();
-  Object.assign(handle, { readStart: () => 0 });
 }

@@ -7,6 +7,7 @@ import type { RateLimitBucket } from "../admission/rate-limits.ts";
 import type { Call } from "../core/call.ts";
 import type { Caller } from "../core/project.ts";
 import { asFailure, Failure, type FieldViolation } from "../failures.ts";
+import { trust } from "../request-turns.ts";
 import type { Overload } from "./overload.ts";
 import { refuse, setRateLimit } from "./refusal.ts";
 
@@ -151,6 +152,7 @@ function consumeRateLimit(
   };
   admission.consumeRateLimit(caller, bucket).then((rateLimit) => {
     if (rateLimit !== undefined) setRateLimit(reply, rateLimit);
+    trust(request.raw.socket);
     request.call = {
       requestId: request.id,
       address: clientAddress(request),

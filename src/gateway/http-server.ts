@@ -18,7 +18,7 @@ import type { Logger } from "pino";
 import type { AnsweredRequest } from "../core/answered-call.ts";
 import { newRequestId } from "../core/ids.ts";
 import { Failure, type FailureCode } from "../failures.ts";
-import { readRequestsInTurns } from "../request-turns.ts";
+import { readRequestsInTurns, waitsForTurn } from "../request-turns.ts";
 import { closeGently, lingerAtClose } from "./linger.ts";
 import {
   afterAnswer,
@@ -48,8 +48,6 @@ interface UnreadRequests {
   /** Logs and counts one that was answered before anything began with it. */
   readonly refused: (refusal: Refusal) => void;
   readonly breakOff: BreakOff;
-  /** Whether a connection waits for its turn to be read. */
-  readonly isWaiting: (socket: Socket) => boolean;
 }
 
 type Answer = (reply: FastifyReply, failure: Failure) => void;
@@ -111,7 +109,8 @@ export function createHttpServer(
       else inTurn(request, () => listener(request, response));
     },
   );
-  const unread: UnreadRequests = { refused, breakOff, isWaiting: readRequestsInTurns(server) };
+  const unread: UnreadRequests = { refused, breakOff };
+  readRequestsInTurns(server);
   // A client may half-close once it has sent its request; by default, Node would then drop the response.
   Object.assign(server, { httpAllowHalfOpen: true });
   const connections = new Set<Socket>();
@@ -153,7 +152,7 @@ function keepAnswering(server: Server, connections: ReadonlySet<Socket>): void {
   server.closeIdleConnections = () => {
     const busy = [...connections].filter((socket) => {
       const newest = newestReply(socket)?.raw;
-      return (newest !== undefined && !isAnswered(newest)) || isFollowed(socket);
+      return (newest !== undefined && !isAnswered(newest)) || isFollowed(socket) || waitsForTurn(socket);
     });
     for (const socket of busy) Object.assign(socket, { destroy: () => socket });
     closeIdleConnections();
@@ -192,13 +191,13 @@ function endBroken(unread: UnreadRequests, error: ClientError, socket: Duplex): 
     socket.destroy();
     return;
   }
-  const isLeft = isLeftUnread(unread, error, socket as Socket);
+  const isLeft = isLeftUnread(error, socket as Socket);
   afterWaiting(socket, () => (isLeft ? leaveUnanswered(socket) : answerBroken(unread, error, socket)));
 }
 
 /** Whether it was not the client that was too slow: the rest of its request may have arrived long ago. */
-function isLeftUnread({ isWaiting }: UnreadRequests, { code }: ClientError, socket: Socket): boolean {
-  return code === "ERR_HTTP_REQUEST_TIMEOUT" && (socket.isPaused() || isWaiting(socket));
+function isLeftUnread({ code }: ClientError, socket: Socket): boolean {
+  return code === "ERR_HTTP_REQUEST_TIMEOUT" && (socket.isPaused() || waitsForTurn(socket));
 }
 
 /** A client that gets no answer may send its request again; after a 400 it would not. */

@@ -5,6 +5,7 @@ import type { Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import type { FastifyReply } from "fastify";
 import { closeInTurns } from "../closing-turns.ts";
+import { inTurnsOf } from "../turns-of-work.ts";
 import { isPaused } from "./paused-sockets.ts";
 
 /** The newest request of each connection: input that cannot be parsed belongs to it, or follows it. */
@@ -33,6 +34,10 @@ const longestQueue = 64;
  */
 const mostAtOnce = 64;
 const mostInRound = 8;
+/** Of all connections together, in a turn of the event loop. */
+const spentInTurnMs = 5;
+
+const inTurns = inTurnsOf(spentInTurnMs);
 
 /** Of a request that began beside those before it: how many have since the last that began alone. */
 const besides = new WeakMap<FastifyReply, number>();
@@ -77,7 +82,7 @@ export function inTurn(request: IncomingMessage, listener: () => void): void {
   }
   queues.set(socket, { waiting: [{ waitsFor, begin }], isPaused: false });
   if (waitsFor(newest)) advanceAfter(newest.raw, socket);
-  else setImmediate(advance, socket);
+  else inTurns(() => advance(socket));
 }
 
 function beginBeside(socket: Duplex, begin: () => void): void {
@@ -127,7 +132,7 @@ function readOn(socket: Duplex): void {
 
 /** In a round of its own of the event loop: some requests are answered at once, and a connection may hold thousands of them. */
 function advanceAfter(response: ServerResponse, socket: Duplex): void {
-  afterAnswer(response, () => setImmediate(advance, socket));
+  afterAnswer(response, () => inTurns(() => advance(socket)));
 }
 
 /** To be called when the newest response has left, or in a new round. Requests that still wait when the connection ends do not begin. */
@@ -141,7 +146,7 @@ function advance(socket: Duplex): void {
     if (waits || isRoundOver) {
       queue.waiting.unshift(next);
       if (waits) advanceAfter(newest.raw, socket);
-      else setImmediate(advance, socket);
+      else inTurns(() => advance(socket));
       return;
     }
     if (!socket.writable) break;

@@ -7,8 +7,9 @@ import { setImmediate } from "node:timers/promises";
 import v8 from "node:v8";
 import vm from "node:vm";
 import { pino } from "pino";
-import { expect, onTestFinished, test } from "vitest";
+import { describe, expect, onTestFinished, test } from "vitest";
 import { createHttpServer } from "../../src/gateway/http-server.ts";
+import { trust } from "../../src/request-turns.ts";
 import { readInTurns } from "../harness/reading.ts";
 
 function serverThat(listener: RequestListener) {
@@ -26,29 +27,6 @@ test("of requests that many connections pipeline at once, those of a few are par
   const bytes = "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(count);
   const turns = await readInTurns(serverThat(answering), "requests", bytes, count);
   expect(Math.max(...turns)).toBeLessThan(3 * count);
-});
-
-const fields = Array.from({ length: 500 }, (_, index) => index.toString(36));
-
-test.for([
-  { name: "parameters", head: `GET /?${fields.join("&")} HTTP/1.1\r\nHost: a\r\n` },
-  { name: "headers", head: `GET / HTTP/1.1\r\nHost: a\r\n${fields.join(":\r\n")}:\r\n` },
-  {
-    name: "trailers",
-    head: `POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n${fields.join(":\r\n")}:\r\n`,
-  },
-])("of requests with hundreds of $name, which take longer, those of fewer are parsed in a turn", async ({
-  head,
-}) => {
-  const [clients, count] = [50, 20];
-  const turns = await readInTurns(
-    serverThat(answering),
-    "requests",
-    `${head}\r\n`.repeat(count),
-    count,
-    clients,
-  );
-  expect(Math.max(...turns)).toBeLessThan(0.5 * clients * count);
 });
 
 test.for([
@@ -102,59 +80,83 @@ test("who sends little does not wait for the turns of those who send a lot, nor 
   while (!areAllRead()) await setImmediate();
 });
 
-test("a head that took too long only because its connection waits for its turn to be read is not refused", async () => {
-  const flood = 2_000;
-  const server = serverThat(answering);
+const fields = Array.from({ length: 500 }, (_, index) => index.toString(36));
+
+describe("a connection that has presented a valid credential", () => {
+  const before = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+  const trusting: RequestListener = (request, response) => {
+    trust(request.socket);
+    request.resume();
+    response.end();
+  };
+
+  test.for([
+    { name: "requests", head: "GET / HTTP/1.1\r\nHost: a\r\n", count: 20_000 },
+    { name: "parameters", head: `GET /?${fields.join("&")} HTTP/1.1\r\nHost: a\r\n`, count: 300 },
+    { name: "headers", head: `GET / HTTP/1.1\r\nHost: a\r\n${fields.join(":\r\n")}:\r\n`, count: 300 },
+    {
+      name: "trailers",
+      head: `POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n${fields.join(":\r\n")}:\r\n`,
+      count: 300,
+    },
+  ])("is read at once once, and in pieces from then on, if it sends many $name", async ({ head, count }) => {
+    const clients = 20;
+    const bytes = `${head}\r\n`.repeat(count);
+    const turns = await readInTurns(serverThat(trusting), "requests", bytes, count, { clients, before });
+    const inOneRead = (64 * 1024 * count) / bytes.length;
+    const atOnce = turns.filter((parsed) => parsed > 5 * inOneRead).reduce((sum, parsed) => sum + parsed, 0);
+    expect(atOnce).toBeGreaterThan(0);
+    expect(atOnce).toBeLessThan(4 * clients * inOneRead);
+  });
+
+  test("is read in pieces from then on if it sends chunks of a byte", async () => {
+    const count = 50_000;
+    const bytes = `POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n${"1\r\na\r\n".repeat(count)}`;
+    const turns = await readInTurns(serverThat(trusting), "chunks", bytes, count, { before });
+    const atOnce = turns.filter((parsed) => parsed > 50_000).reduce((sum, parsed) => sum + parsed, 0);
+    expect(atOnce).toBeLessThan(0.5 * 20 * count);
+  });
+});
+
+test("a head that took too long only because what was sent of it waits for its turn is not refused", async () => {
+  const server = serverThat((request, response) => {
+    response.end();
+    if (request.url === "/first") {
+      server.headersTimeout = 500;
+      // Until the next look at what takes too long.
+      pause(1_200);
+    } else pause(20);
+  });
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
   const { port } = server.address() as net.AddressInfo;
-  const sockets: net.Socket[] = [];
-  onTestFinished(() => {
-    for (const socket of sockets) socket.destroy();
-    server.close();
-  });
-  async function connect() {
+  const connect = async () => {
     const accepted = once(server, "connection") as Promise<[net.Socket]>;
     const socket = net.connect({ port, host: "127.0.0.1" }).on("error", () => {});
-    sockets.push(socket);
+    onTestFinished(() => void socket.destroy());
     return { socket, accepted: (await accepted)[0] };
-  }
-  // Those before it have their turns first.
-  for (let before = 0; before < 3; before++) await connect();
-  const { socket: slow, accepted } = await connect();
+  };
+  onTestFinished(() => void server.close());
+  const [first, second, slow] = [await connect(), await connect(), await connect()];
   let received = "";
-  slow.on("data", (piece) => {
+  slow.socket.on("data", (piece) => {
     received += piece;
   });
-  const closed = new Promise((resolve) => void slow.on("close", resolve));
+  const closed = new Promise((resolve) => void slow.socket.on("close", resolve));
   const [begun, rest] = ["GET / HTTP/1.1\r\nHo", "st: a\r\nConnection: close\r\n\r\n"];
-  slow.write(begun);
-  while (accepted.bytesRead < begun.length) await setImmediate();
-  let parsed = 0;
-  let inTurn = 0;
-  let isTimedOut = false;
-  server.on("request", () => {
-    parsed += 1;
-    if (++inTurn === 1)
-      globalThis.setImmediate(() => {
-        inTurn = 0;
-      });
-    if (inTurn < flood || isTimedOut) return;
-    isTimedOut = true;
-    // The others wait from now on. Until the next look at what takes too long, this turn goes on.
-    slow.write(rest);
-    server.headersTimeout = 500;
-    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1_200);
-  });
-  // If what it sends is not read at once, another one tries.
-  for (let sent = flood; !isTimedOut; sent += flood) {
-    const { socket: flooder } = await connect();
-    flooder.resume().write("GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(flood));
-    while (parsed < sent) await setImmediate();
-  }
+  slow.socket.write(begun);
+  while (slow.accepted.bytesRead < begun.length) await setImmediate();
+  // A connection that was just read would be read before the others.
+  for (let turn = 0; turn < 5; turn++) await setImmediate();
+  // In this order, in one turn: the first takes all of its time, and the second all of what is left for those that wait then.
+  first.socket.write("GET /first HTTP/1.1\r\nHost: a\r\n\r\n");
+  second.socket.write("GET /second HTTP/1.1\r\nHost: a\r\n\r\n");
+  slow.socket.write(rest);
   await closed;
   expect(received).toBe("");
 });
+
+const pause = (ms: number) => Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms);
 
 /** How many requests end in each turn in which any do, when so many clients leave at once with `count` unanswered ones each. */
 async function endsInTurns(clients: number, count: number): Promise<number[]> {
@@ -187,45 +189,6 @@ test("of clients that leave at once with many unanswered requests, a few are don
 test("of clients that leave at once with a few unanswered requests, many are done with in a turn", async () => {
   const clients = 500;
   expect((await endsInTurns(clients, 2)).length).toBeLessThan(0.5 * clients);
-});
-
-test("a client that had to wait for its turn to be read while its request timed out gets no answer, others 400", async () => {
-  const server = serverThat(answering);
-  const accepted: net.Socket[] = [];
-  server.on("connection", (socket) => accepted.push(socket));
-  server.listen(0, "127.0.0.1");
-  await once(server, "listening");
-  onTestFinished(() => void server.close());
-  const { port } = server.address() as net.AddressInfo;
-  const connect = async () => {
-    const client = net.connect({ port, host: "127.0.0.1" }).setEncoding("utf8");
-    onTestFinished(() => void client.destroy());
-    client.write("GET / HT");
-    const answer = new Promise<string>((resolve) => {
-      let received = "";
-      client
-        .on("error", () => {})
-        .on("data", (text) => {
-          received += text;
-        });
-      client.on("close", () => resolve(received));
-    });
-    const before = accepted.length;
-    while (accepted.length === before) await setImmediate();
-    return { socket: accepted[before] as net.Socket, answer };
-  };
-  const [busy, waiting, timely] = [await connect(), await connect(), await connect()];
-  const timeOut = ({ socket }: typeof busy) =>
-    server.emit("clientError", Object.assign(new Error(), { code: "ERR_HTTP_REQUEST_TIMEOUT" }), socket);
-  const { socket } = busy;
-  // As if it had sent so many at once.
-  for (let sent = 0; sent < 2_500; sent++)
-    server.emit("request", { socket, url: "/", rawHeaders: [], headers: {} }, { socket, end() {} });
-  for (const late of [waiting, busy]) timeOut(late);
-  expect([await waiting.answer, await busy.answer]).toEqual(["", ""]);
-  for (let turn = 0; turn < 10; turn++) await setImmediate();
-  timeOut(timely);
-  expect(await timely.answer).toMatch(/^HTTP\/1\.1 400 /);
 });
 
 test("connections are not kept in memory once they have closed, whether or not they waited for their turn then", async () => {

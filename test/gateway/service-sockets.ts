@@ -17,6 +17,17 @@ export function connectionOf(path: string): Promise<net.Socket> {
   });
 }
 
+/** Returns how many requests with this path the service has parsed since. */
+export function requestsOf(path: string, onTestFinished: (then: () => void) => void): () => number {
+  let requests = 0;
+  const count = (message: unknown) => {
+    if ((message as { request: IncomingMessage }).request.url === path) requests += 1;
+  };
+  subscribe("http.server.request.start", count);
+  onTestFinished(() => void unsubscribe("http.server.request.start", count));
+  return () => requests;
+}
+
 /** Resolves when the service gives up waiting for the rest of a request on this socket of its own. */
 export function timeoutOf(socket: net.Socket): Promise<void> {
   const { server } = socket as net.Socket & { readonly server: net.Server };

@@ -11,7 +11,7 @@ import { untilWaiting } from "../service/barrier.ts";
 import { merchant, usageOf } from "./merchant.ts";
 import { exchange, statusesOf } from "./raw-http.ts";
 import { authorisedBy, cancel, create, expectApiError, get, json } from "./raw-requests.ts";
-import { connectionOf, timeoutOf } from "./service-sockets.ts";
+import { connectionOf, requestsOf, timeoutOf } from "./service-sockets.ts";
 
 const service = await startTestService();
 const { testKey } = await service.createProject();
@@ -164,6 +164,7 @@ describe("a client that stops sending", () => {
   }) => {
     const path = "/openapi.json?head";
     const connection = connectionOf(path);
+    const begun = requestsOf(path, onTestFinished);
     const { hostname, port } = new URL(service.httpUrl);
     const socket = net.connect(Number(port), hostname).pause();
     onTestFinished(() => void socket.destroy());
@@ -176,7 +177,9 @@ describe("a client that stops sending", () => {
     pauseReading(accepted);
     await timeoutOf(accepted);
     expectHere(accepted.writableNeedDrain).toBe(true);
-    expectHere(await statusesOf(socket)).toEqual(new Array(count).fill("HTTP/1.1 200"));
+    const statuses = await statusesOf(socket);
+    expectHere(statuses).toEqual(new Array(begun()).fill("HTTP/1.1 200"));
+    expectHere(statuses?.length).toBeGreaterThan(10);
   });
 
   test.concurrent("in the middle of a head, which has arrived behind more requests than are read ahead, gets no answer", async ({
