@@ -5,6 +5,7 @@
 
 import type { Http2Server, Http2Session, ServerHttp2Stream } from "node:http2";
 import { ReadingTurns } from "../reading-turns.ts";
+import { limitUnreportedBytes } from "./unreported-bytes.ts";
 
 /** How long Node takes for what a client sends: for a stream, before anything is done with it, and for a frame of its data. */
 const streamMicroseconds = 60;
@@ -27,10 +28,13 @@ export function readSessionsInTurns(): ReadingOfSessions {
   const strangers = new ReadingTurns<Http2Session>(spentOnStrangersMicroseconds, { afterWrites: true });
   const known = new ReadingTurns<Http2Session>(spentOnKnownMicroseconds, { afterWrites: true });
   const turns = new WeakMap<Http2Session, ReadingTurns<Http2Session>>();
+  const unreported = limitUnreportedBytes();
 
   return {
     watch(server) {
+      server.once("close", unreported.stop);
       server.on("session", (session) => {
+        unreported.add(session);
         turns.set(session, strangers);
         strangers.add(session, session.socket);
         session.once("close", () => turns.get(session)?.remove(session));
@@ -39,9 +43,12 @@ export function readSessionsInTurns(): ReadingOfSessions {
         const { session } = stream;
         if (session === undefined) return;
         turns.get(session)?.spend(session, streamMicroseconds);
+        unreported.reportStream(session);
         const push = stream.push.bind(stream);
         stream.push = (...given) => {
+          const [data] = given as [Uint8Array | null];
           turns.get(session)?.spend(session, frameMicroseconds);
+          unreported.reportData(session, data?.length ?? 0);
           return push(...given);
         };
       });
@@ -49,6 +56,7 @@ export function readSessionsInTurns(): ReadingOfSessions {
 
     admit(session) {
       turns.set(session, known);
+      unreported.admit(session);
       strangers.moveTo(known, session);
     },
   };
