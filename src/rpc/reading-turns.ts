@@ -4,7 +4,7 @@
  */
 
 import type { Http2Server, Http2Session, ServerHttp2Stream } from "node:http2";
-import { ReadingTurns } from "../reading-turns.ts";
+import { SessionTurns } from "./session-turns.ts";
 import { limitUnreportedBytes } from "./unreported-bytes.ts";
 
 /** How long Node takes for what a client sends: for a stream, before anything is done with it, and for a frame of its data. */
@@ -25,9 +25,9 @@ export interface ReadingOfSessions {
 }
 
 export function readSessionsInTurns(): ReadingOfSessions {
-  const strangers = new ReadingTurns<Http2Session>(spentOnStrangersMicroseconds, { afterWrites: true });
-  const known = new ReadingTurns<Http2Session>(spentOnKnownMicroseconds, { afterWrites: true });
-  const turns = new WeakMap<Http2Session, ReadingTurns<Http2Session>>();
+  const strangers = new SessionTurns(spentOnStrangersMicroseconds);
+  const known = new SessionTurns(spentOnKnownMicroseconds);
+  const turns = new WeakMap<Http2Session, SessionTurns>();
   const unreported = limitUnreportedBytes();
 
   return {
@@ -36,7 +36,7 @@ export function readSessionsInTurns(): ReadingOfSessions {
       server.on("session", (session) => {
         unreported.add(session);
         turns.set(session, strangers);
-        strangers.add(session, session.socket);
+        strangers.add(session);
         session.once("close", () => turns.get(session)?.remove(session));
       });
       server.on("stream", (stream: ServerHttp2Stream) => {
