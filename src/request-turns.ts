@@ -12,9 +12,13 @@ import { type Handle, readOn, stopReading } from "./stopped-handles.ts";
 const pieceBytes = 1024;
 /** What a connection may take at once. What it has sent beyond that waits for its turns, behind others that have sent less. */
 const shareMs = 0.25;
+/** Who has sent more than this waits behind those that have not, too: it has room for the head of a browser's request. */
+const littleBytes = 4 * 1024;
 /** For how long connections are parsed in a turn of the event loop: as data arrives, then those that waited, then those that send a lot. */
 const spentInTurnMs = 5;
 const spentOnLargeMs = 2;
+/** What may wait on all connections together. Beyond that, a connection is closed of which more than a little would wait. */
+const mostWaitingBytes = 64 * 1024 * 1024;
 
 /**
  * How long Node takes to parse a request of a trusted connection, with each character of its target, and each name and value of its
@@ -44,6 +48,10 @@ interface Connection {
   readonly parse: (piece: Buffer) => void;
   /** What was read and not parsed yet. */
   rest: Buffer | undefined;
+  /** How much memory that takes. */
+  waitingBytes: number;
+  /** Whether that is not parsed before the socket is resumed. */
+  isHeld: boolean;
   /** Whether Node's parser reads it by itself. */
   isTrusted: boolean;
   hasSentALot: boolean;
@@ -80,6 +88,12 @@ export function readRequestsInTurns(server: Server): void {
 /** Whether something of a connection was read, and waits for its turn to be parsed. */
 export const waitsForTurn = (socket: Socket): boolean => connections.get(socket)?.rest !== undefined;
 
+/** Leaves what waits of a connection as it is until the socket is resumed: it has sent more requests than there is room for. */
+export function holdRest(socket: Socket): void {
+  const connection = connections.get(socket);
+  if (connection !== undefined) connection.isHeld = true;
+}
+
 /** Reports that a connection has presented a valid credential. */
 export function trust(socket: Socket): void {
   const connection = connections.get(socket);
@@ -97,7 +111,15 @@ function readInPieces(socket: HttpSocket, turns: Turns): void {
   if (handle === null) return;
   const emit = socket.emit.bind(socket) as (event: string | symbol, ...given: unknown[]) => boolean;
   const parse = (piece: Buffer) => void emit("data", piece);
-  const connection: Connection = { socket, parse, rest: undefined, isTrusted: false, hasSentALot: false };
+  const connection: Connection = {
+    socket,
+    parse,
+    rest: undefined,
+    waitingBytes: 0,
+    isHeld: false,
+    isTrusted: false,
+    hasSentALot: false,
+  };
   connections.set(socket, connection);
   // As Node's own listener notes it, which therefore leaves the socket alone.
   handle._consumed = true;
@@ -108,16 +130,22 @@ function readInPieces(socket: HttpSocket, turns: Turns): void {
       return true;
     },
   });
-  socket.on("resume", () => turns.goOn(connection));
+  socket.on("resume", () => {
+    connection.isHeld = false;
+    turns.goOn(connection);
+  });
   socket.on("close", () => turns.remove(connection));
 }
+
+/** Node takes nothing of a connection that it has paused. */
+const canBeParsed = ({ socket, isHeld }: Connection) => !isHeld && !socket._paused;
 
 /** Hands the next pieces to the parser until the share is used up. Returns how long it took, in milliseconds. */
 function parsePieces(connection: Connection): number {
   const { socket } = connection;
   const beganAt = performance.now();
   let took = 0;
-  while (connection.rest !== undefined && !socket._paused && took < shareMs) {
+  while (connection.rest !== undefined && canBeParsed(connection) && took < shareMs) {
     const piece = connection.rest.subarray(0, pieceBytes);
     connection.rest =
       piece.length < connection.rest.length ? connection.rest.subarray(pieceBytes) : undefined;
@@ -129,11 +157,12 @@ function parsePieces(connection: Connection): number {
 }
 
 class Turns {
-  /** Those of which nothing of what they have sent was parsed yet, and others, in the order of their turns. */
+  /** Those that have sent little, of which nothing was parsed yet, and others, in the order of their turns. */
   readonly #small = new Set<Connection>();
   readonly #large = new Set<Connection>();
   #spentMs = 0;
   #isTurnDue = false;
+  #waitingBytes = 0;
 
   take(connection: Connection, received: Buffer): void {
     const { rest } = connection;
@@ -146,7 +175,11 @@ class Turns {
     const { _handle: handle } = connection.socket;
     if (handle === null) return;
     stopReading(handle);
-    if (isTime) this.#queueLarge(connection);
+    connection.waitingBytes = received.length;
+    this.#waitingBytes += received.length;
+    const isLittle = received.length <= littleBytes;
+    if (this.#waitingBytes > mostWaitingBytes && !isLittle) connection.socket.destroy();
+    else if (isTime || !isLittle) this.#queueLarge(connection);
     else this.#small.add(connection);
   }
 
@@ -158,13 +191,19 @@ class Turns {
 
   remove(connection: Connection): void {
     connection.rest = undefined;
+    this.#free(connection);
     this.#small.delete(connection);
     this.#large.delete(connection);
   }
 
+  #free(connection: Connection): void {
+    this.#waitingBytes -= connection.waitingBytes;
+    connection.waitingBytes = 0;
+  }
+
   #queueLarge(connection: Connection): void {
     // Until it is resumed.
-    if (!connection.socket._paused) this.#large.add(connection);
+    if (canBeParsed(connection)) this.#large.add(connection);
   }
 
   #awaitTurn(): void {
@@ -187,9 +226,13 @@ class Turns {
       if (spentMs >= mostMs) break;
       waiting.delete(connection);
       spentMs += parsePieces(connection);
-      const { socket, rest } = connection;
-      if (rest !== undefined) this.#queueLarge(connection);
-      else if (socket._handle !== null) readOn(socket._handle);
+      if (connection.rest !== undefined) {
+        this.#queueLarge(connection);
+        continue;
+      }
+      this.#free(connection);
+      const { _handle: handle } = connection.socket;
+      if (handle !== null) readOn(handle);
     }
   }
 }

@@ -5,6 +5,7 @@ import type { Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import type { FastifyReply } from "fastify";
 import { closeInTurns } from "../closing-turns.ts";
+import { holdRest } from "../request-turns.ts";
 import { inTurnsOf } from "../turns-of-work.ts";
 import { isPaused } from "./paused-sockets.ts";
 
@@ -24,8 +25,13 @@ interface Waiting {
   readonly begin: () => void;
 }
 
-/** If more requests than this wait on a connection, it is not read any further: they take memory. */
+/**
+ * If more requests than this wait on a connection, it is not read any further: they take memory. What was read of it before is parsed all
+ * the same, unless so many wait on all connections together: a head of which only a part was parsed may time out.
+ */
 const longestQueue = 64;
+const mostWaiting = 10_000;
+let waitingOnAll = 0;
 
 /**
  * Reads of a connection that may be worked on at once, and how many of them begin in one round of the event loop. A single piece of
@@ -81,6 +87,7 @@ export function inTurn(request: IncomingMessage, listener: () => void): void {
     return;
   }
   queues.set(socket, { waiting: [{ waitsFor, begin }], isPaused: false });
+  waitingOnAll += 1;
   if (waitsFor(newest)) advanceAfter(newest.raw, socket);
   else inTurns(() => advance(socket));
 }
@@ -111,7 +118,11 @@ function enqueued(socket: Duplex, next: Waiting): boolean {
   const queue = queues.get(socket);
   if (queue === undefined) return false;
   queue.waiting.push(next);
-  if (queue.waiting.length > longestQueue && !queue.isPaused) stopReading(socket, queue);
+  waitingOnAll += 1;
+  if (queue.waiting.length > longestQueue) {
+    if (!queue.isPaused) stopReading(socket, queue);
+    if (waitingOnAll > mostWaiting) holdRest(socket as Socket);
+  }
   return true;
 }
 
@@ -140,20 +151,23 @@ function advance(socket: Duplex): void {
   const queue = queues.get(socket);
   if (queue === undefined) return;
   let isRoundOver = false;
-  for (let next = queue.waiting.shift(); next !== undefined; next = queue.waiting.shift()) {
+  for (let next = queue.waiting[0]; next !== undefined && socket.writable; next = queue.waiting[0]) {
     const newest = newestReplies.get(socket);
-    const waits = newest !== undefined && !isAnswered(newest.raw) && next.waitsFor(newest);
-    if (waits || isRoundOver) {
-      queue.waiting.unshift(next);
-      if (waits) advanceAfter(newest.raw, socket);
-      else inTurns(() => advance(socket));
+    if (newest !== undefined && !isAnswered(newest.raw) && next.waitsFor(newest)) {
+      advanceAfter(newest.raw, socket);
       return;
     }
-    if (!socket.writable) break;
+    if (isRoundOver) {
+      inTurns(() => advance(socket));
+      return;
+    }
+    queue.waiting.shift();
+    waitingOnAll -= 1;
     next.begin();
     const begun = newestReplies.get(socket);
     isRoundOver = begun !== undefined && endsRound(begun);
   }
+  waitingOnAll -= queue.waiting.length;
   queues.delete(socket);
   if (queue.isPaused) readOn(socket);
 }

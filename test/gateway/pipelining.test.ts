@@ -4,6 +4,7 @@ import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import { once } from "node:events";
 import type { IncomingMessage } from "node:http";
 import net from "node:net";
+import { setImmediate as nextTurn } from "node:timers/promises";
 import type { FastifyRequest } from "fastify";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { startTestService } from "../harness/service.ts";
@@ -11,7 +12,7 @@ import { untilWaiting } from "../service/barrier.ts";
 import { type AnswerBody, merchant } from "./merchant.ts";
 import { exchange, statusesOf } from "./raw-http.ts";
 import { authorisedBy, cancel, create, errorOf, expectApiError, get, json, last } from "./raw-requests.ts";
-import { connectionOf } from "./service-sockets.ts";
+import { connectionOf, requestsOf } from "./service-sockets.ts";
 
 const service = await startTestService();
 const { testKey } = await service.createProject();
@@ -72,6 +73,35 @@ test("requests that wait behind another are not started if their client has left
     .poll(async () => (await shop.call("GET", `/v1/verifications/${before}`)).body.status)
     .toBe("cancelled");
   expect((await shop.call("GET", `/v1/verifications/${behind}`)).body.status).toBe("pending");
+});
+
+test("of requests that many clients pipeline behind one that waits, some thousands are parsed, and all are answered in the end", async () => {
+  const [clients, count] = [24, 1_000];
+  const { testKey: key } = await service.createProject();
+  const { body } = await merchant(service.httpUrl, key).create();
+  const path = `/many${body.id}`;
+  const parsed = requestsOf(path, onTestFinished);
+  const lock = await service.db.connect();
+  onTestFinished(() => lock.release(true));
+  await lock.query("BEGIN; LOCK TABLE verification IN EXCLUSIVE MODE");
+  const { hostname, port } = new URL(service.httpUrl);
+  const head = `POST /v1/verifications/${body.id}/cancel HTTP/1.1\r\n${authorisedBy(key)}\r\n`;
+  const answered = Promise.all(
+    Array.from({ length: clients }, async () => {
+      const socket = net.connect(Number(port), hostname);
+      onTestFinished(() => void socket.destroy());
+      socket.write(head.concat(`GET ${path} HTTP/1.1\r\nHost: a\r\n\r\n`.repeat(count)));
+      socket.write("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+      return statusesOf(socket);
+    }),
+  );
+  await untilWaiting(service.db, 1);
+  await vi.waitUntil(() => parsed() > 10_000, { timeout: 45_000 });
+  // In each turn, dozens of those that may be parsed are.
+  for (let turn = 0; turn < 1_500; turn++) await nextTurn();
+  expect(parsed()).toBeLessThan(0.6 * clients * count);
+  await lock.query("ROLLBACK");
+  for (const statuses of await answered) expect(statuses).toHaveLength(count + 2);
 });
 
 test("an unknown method right after a body is recognized as one", async () => {

@@ -7,7 +7,7 @@ import { setImmediate } from "node:timers/promises";
 import v8 from "node:v8";
 import vm from "node:vm";
 import { pino } from "pino";
-import { describe, expect, onTestFinished, test } from "vitest";
+import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { createHttpServer } from "../../src/gateway/http-server.ts";
 import { trust } from "../../src/request-turns.ts";
 import { readInTurns } from "../harness/reading.ts";
@@ -78,6 +78,43 @@ test("who sends little does not wait for the turns of those who send a lot, nor 
   }
   expect(Math.max(...waits)).toBeLessThan(0.5 * clients);
   while (!areAllRead()) await setImmediate();
+});
+
+test("of what many clients send at once, 64 MiB wait, who sends more is disconnected, and who sends little is answered", async () => {
+  // Each piece takes all the time of a turn.
+  let now = performance.now();
+  const clock = vi.spyOn(performance, "now").mockImplementation(() => {
+    now += 5;
+    return now;
+  });
+  onTestFinished(() => void clock.mockRestore());
+  const server = serverThat(answering);
+  let closed = 0;
+  let accepted = 0;
+  server.on("connection", (socket) => {
+    accepted += 1;
+    socket.on("close", () => void closed++);
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as net.AddressInfo;
+  const connect = () => net.connect({ port, host: "127.0.0.1" }).on("error", () => {});
+  const clients = 1_200;
+  const sockets = Array.from({ length: clients }, connect);
+  onTestFinished(() => {
+    for (const socket of sockets) socket.destroy();
+    server.close();
+  });
+  while (accepted < clients) await setImmediate();
+  const bytes = "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(3_000);
+  for (const socket of sockets) socket.resume().write(bytes);
+  while (closed === 0) await setImmediate();
+  const little = connect();
+  onTestFinished(() => void little.destroy());
+  little.write("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+  const [answer] = (await once(little, "data")) as [Buffer];
+  expect(answer.toString()).toMatch(/^HTTP\/1\.1 200 /);
+  expect(closed).toBeLessThan(clients - 900);
 });
 
 const fields = Array.from({ length: 500 }, (_, index) => index.toString(36));
