@@ -46,12 +46,15 @@ interface HttpSocket extends Socket {
 interface Connection {
   readonly socket: HttpSocket;
   readonly parse: (piece: Buffer) => void;
+  readonly end: () => void;
   /** What was read and not parsed yet. */
   rest: Buffer | undefined;
   /** How much memory that takes. */
   waitingBytes: number;
   /** Whether that is not parsed before the socket is resumed. */
   isHeld: boolean;
+  /** Whether the client's end of the stream waits behind that: Node reads ahead of a paused socket. */
+  endWaits: boolean;
   /** Whether Node's parser reads it by itself. */
   isTrusted: boolean;
   hasSentALot: boolean;
@@ -114,9 +117,11 @@ function readInPieces(socket: HttpSocket, turns: Turns): void {
   const connection: Connection = {
     socket,
     parse,
+    end: () => void emit("end"),
     rest: undefined,
     waitingBytes: 0,
     isHeld: false,
+    endWaits: false,
     isTrusted: false,
     hasSentALot: false,
   };
@@ -125,8 +130,9 @@ function readInPieces(socket: HttpSocket, turns: Turns): void {
   handle._consumed = true;
   Object.assign(socket, {
     emit(event: string | symbol, ...given: unknown[]) {
-      if (event !== "data") return emit(event, ...given);
-      turns.take(connection, given[0] as Buffer);
+      if (event === "data") turns.take(connection, given[0] as Buffer);
+      else if (event === "end" && connection.rest !== undefined) connection.endWaits = true;
+      else return emit(event, ...given);
       return true;
     },
   });
@@ -152,6 +158,10 @@ function parsePieces(connection: Connection): number {
     connection.parse(piece);
     if (socket.destroyed) connection.rest = undefined;
     took = performance.now() - beganAt;
+  }
+  if (connection.endWaits && connection.rest === undefined) {
+    connection.endWaits = false;
+    if (!socket.destroyed) connection.end();
   }
   return took;
 }

@@ -11,6 +11,7 @@ import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { createHttpServer } from "../../src/gateway/http-server.ts";
 import { trust } from "../../src/request-turns.ts";
 import { readInTurns } from "../harness/reading.ts";
+import { statusesOf } from "./raw-http.ts";
 
 function serverThat(listener: RequestListener) {
   const unused = () => {};
@@ -226,6 +227,36 @@ test("of clients that leave at once with many unanswered requests, a few are don
 test("of clients that leave at once with a few unanswered requests, many are done with in a turn", async () => {
   const clients = 500;
   expect((await endsInTurns(clients, 2)).length).toBeLessThan(0.5 * clients);
+});
+
+test("a client that has half-closed has sent all that Node read before that, although it waits for its turn", async () => {
+  const [before, behind] = [10, 2_000];
+  let begun = 0;
+  let answerFirst = () => {};
+  const server = serverThat((_request, response) => {
+    // Nobody is read while this much waits to be sent.
+    if (++begun > 1) response.end(begun <= before ? "a".repeat(10_000) : "");
+    else answerFirst = () => void response.end();
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as net.AddressInfo;
+  const accepted = once(server, "connection") as Promise<[net.Socket]>;
+  const client = net.connect({ port, host: "127.0.0.1", allowHalfOpen: true });
+  onTestFinished(() => {
+    client.destroy();
+    server.close();
+  });
+  const [socket] = await accepted;
+  const request = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+  client.write(request.repeat(before));
+  while (begun < before) await setImmediate();
+  client.end(request.repeat(behind));
+  // Node reads ahead.
+  while (socket.readableLength < behind * request.length) await setImmediate();
+  for (let turn = 0; turn < 50; turn++) await setImmediate();
+  answerFirst();
+  expect(await statusesOf(client)).toEqual(new Array(before + behind).fill("HTTP/1.1 200"));
 });
 
 test("connections are not kept in memory once they have closed, whether or not they waited for their turn then", async () => {
