@@ -103,6 +103,8 @@ export function createHttpServer(
       requireHostHeader: false,
     },
     (request, response) => {
+      // After a response that closes its connection, none can follow, and nothing is done for it (RFC 9112, 9.6).
+      if (!request.socket.writable) return;
       if (request.url?.includes("%")) request.url = decodable(request.url);
       // A response has no socket while an earlier one on its connection is still to be sent.
       if (response.socket !== null) listener(request, response);

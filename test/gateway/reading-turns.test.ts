@@ -259,6 +259,29 @@ test("a client that has half-closed has sent all that Node read before that, alt
   expect(await statusesOf(client)).toEqual(new Array(before + behind).fill("HTTP/1.1 200"));
 });
 
+test("requests that wait for their turn do not begin once a response has closed their connection", async () => {
+  let isClosing = false;
+  let begunThen = 0;
+  const server = serverThat((_request, response) => {
+    if (isClosing) begunThen += 1;
+    response.shouldKeepAlive = false;
+    response.on("finish", () => {
+      isClosing = true;
+    });
+    response.end();
+    // Its connection has taken all of its time.
+    pause(1);
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  onTestFinished(() => void server.close());
+  const { port } = server.address() as net.AddressInfo;
+  const client = net.connect({ port, host: "127.0.0.1" });
+  client.write("GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1_000));
+  expect(await statusesOf(client)).toEqual(["HTTP/1.1 200"]);
+  expect(begunThen).toBe(0);
+});
+
 test("connections are not kept in memory once they have closed, whether or not they waited for their turn then", async () => {
   const begun: WeakRef<net.Socket>[] = [];
   const server = serverThat((request, response) => {
