@@ -176,8 +176,13 @@ class Turns {
 
   take(connection: Connection, received: Buffer): void {
     const { rest } = connection;
-    connection.rest = rest === undefined ? received : Buffer.concat([rest, received]);
-    if (rest !== undefined) return;
+    if (rest !== undefined) {
+      // Node has read ahead while the socket was paused.
+      connection.rest = Buffer.concat([rest, received]);
+      this.#keep(connection, received);
+      return;
+    }
+    connection.rest = received;
     const isTime = this.#spentMs < spentInTurnMs;
     if (isTime) this.#spentMs += parsePieces(connection);
     this.#awaitTurn();
@@ -185,8 +190,7 @@ class Turns {
     const { _handle: handle } = connection.socket;
     if (handle === null) return;
     stopReading(handle);
-    connection.waitingBytes = received.length;
-    this.#waitingBytes += received.length;
+    this.#keep(connection, received);
     const isLittle = received.length <= littleBytes;
     if (this.#waitingBytes > mostWaitingBytes && !isLittle) connection.socket.destroy();
     else if (isTime || !isLittle) this.#queueLarge(connection);
@@ -204,6 +208,11 @@ class Turns {
     this.#free(connection);
     this.#small.delete(connection);
     this.#large.delete(connection);
+  }
+
+  #keep(connection: Connection, received: Buffer): void {
+    connection.waitingBytes += received.length;
+    this.#waitingBytes += received.length;
   }
 
   #free(connection: Connection): void {

@@ -43,7 +43,7 @@ const mostInRound = 8;
 /** Of all connections together, in a turn of the event loop. */
 const spentInTurnMs = 5;
 
-const inTurns = inTurnsOf(spentInTurnMs);
+const advanceInTurns = inTurnsOf(spentInTurnMs);
 
 /** Of a request that began beside those before it: how many have since the last that began alone. */
 const besides = new WeakMap<FastifyReply, number>();
@@ -89,7 +89,7 @@ export function inTurn(request: IncomingMessage, listener: () => void): void {
   queues.set(socket, { waiting: [{ waitsFor, begin }], isPaused: false });
   waitingOnAll += 1;
   if (waitsFor(newest)) advanceAfter(newest.raw, socket);
-  else inTurns(() => advance(socket));
+  else advanceInTurns(() => advance(socket));
 }
 
 function beginBeside(socket: Duplex, begin: () => void): void {
@@ -143,7 +143,7 @@ function readOn(socket: Duplex): void {
 
 /** In a round of its own of the event loop: some requests are answered at once, and a connection may hold thousands of them. */
 function advanceAfter(response: ServerResponse, socket: Duplex): void {
-  afterAnswer(response, () => inTurns(() => advance(socket)));
+  afterAnswer(response, () => advanceInTurns(() => advance(socket)));
 }
 
 /** To be called when the newest response has left, or in a new round. Requests that still wait when the connection ends do not begin. */
@@ -158,7 +158,7 @@ function advance(socket: Duplex): void {
       return;
     }
     if (isRoundOver) {
-      inTurns(() => advance(socket));
+      advanceInTurns(() => advance(socket));
       return;
     }
     queue.waiting.shift();

@@ -12,7 +12,7 @@ import {
 } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
 import { startTestService, type TestProject, type TestService } from "../harness/service.ts";
 import { framed } from "../rpc/raw-grpc.ts";
-import { answerOf, run, runProcess, towards } from "./command.ts";
+import { answerOf, linesOf, run, runProcess, towards } from "./command.ts";
 import { startGrpcPeer, startRefusingPeer } from "./grpc-peer.ts";
 import { id, time } from "./shapes.ts";
 
@@ -29,14 +29,7 @@ beforeAll(async () => {
 const answer = (...args: string[]) => answerOf(args, environment);
 
 /** The lines of the human-readable output in a terminal of `columns` columns. */
-async function seen(columns: number, ...args: string[]): Promise<string[]> {
-  const { code, stdout, stderr } = await run(args, { ...environment, COLUMNS: String(columns) });
-  expect({ code, stderr }).toEqual({
-    code: 0,
-    stderr: expect.stringMatching(/^(There may be more: [^\n]+\n)?$/),
-  });
-  return stdout.trimEnd().split("\n");
-}
+const seen = (columns: number, ...args: string[]) => linesOf(columns, args, environment);
 
 test("all projects, numbers, keys and tokens are listed, however many there are", async () => {
   // A database of its own: other tests look at these lists.

@@ -139,6 +139,22 @@ function startHost(): ChildProcess {
   return host;
 }
 
+/**
+ * The lines of the command's output for people in a terminal of so many columns; throws if it fails, or says more beside them than that
+ * there are further ones.
+ */
+export async function linesOf(
+  columns: number,
+  args: readonly string[],
+  environment: Environment,
+): Promise<string[]> {
+  const { code, stdout, stderr } = await run(args, { ...environment, COLUMNS: String(columns) });
+  if (code !== 0 || !/^(There may be more: [^\n]+\n)?$/.test(stderr)) {
+    throw new Error(`phoneproof ${args.join(" ")}: exit ${code}, ${stdout} ${stderr}`);
+  }
+  return stdout.trimEnd().split("\n");
+}
+
 /** The parsed output of the command with `--json`; throws unless it is exactly one line and the exit code is 0. */
 export async function answerOf(args: readonly string[], environment: Environment) {
   const { code, stdout, stderr } = await run([...args, "--json"], environment);

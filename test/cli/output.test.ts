@@ -6,7 +6,7 @@ import { decodeId } from "../../src/core/ids.ts";
 import { ListAuditEntriesResponseSchema } from "../../src/gen/proto/phoneproof/v1/audit_pb.ts";
 import { startTestService, type TestProject, type TestService } from "../harness/service.ts";
 import { framed } from "../rpc/raw-grpc.ts";
-import { answerOf, launcher, run, startCommand, startProgram, towards } from "./command.ts";
+import { answerOf, launcher, linesOf, run, startCommand, startProgram, towards } from "./command.ts";
 import { startGrpcPeer } from "./grpc-peer.ts";
 
 let service: TestService;
@@ -22,14 +22,7 @@ beforeAll(async () => {
 const answer = (...args: string[]) => answerOf(args, environment);
 
 /** The lines of the human-readable output in a terminal of `columns` columns. */
-async function seen(columns: number, ...args: string[]): Promise<string[]> {
-  const { code, stdout, stderr } = await run(args, { ...environment, COLUMNS: String(columns) });
-  expect({ code, stderr }).toEqual({
-    code: 0,
-    stderr: expect.stringMatching(/^(There may be more: [^\n]+\n)?$/),
-  });
-  return stdout.trimEnd().split("\n");
-}
+const seen = (columns: number, ...args: string[]) => linesOf(columns, args, environment);
 
 /** Hangul syllables take two columns of a terminal. */
 const width = (line: string) =>

@@ -4,7 +4,7 @@ import { beforeAll, describe, expect, test, vi } from "vitest";
 import { startTestService, type TestProject, type TestService } from "../harness/service.ts";
 import { scrape } from "../ops/scrape.ts";
 import { uuidOf } from "../service/pending.ts";
-import { answerOf, run, startCommand, towards } from "./command.ts";
+import { answerOf, linesOf, run, startCommand, towards } from "./command.ts";
 import { startCuttingProxy } from "./cutting-proxy.ts";
 import { id, time } from "./shapes.ts";
 
@@ -21,14 +21,7 @@ beforeAll(async () => {
 const answer = (...args: string[]) => answerOf(args, environment);
 
 /** The lines of the human-readable output in a terminal of `columns` columns. */
-async function seen(columns: number, ...args: string[]): Promise<string[]> {
-  const { code, stdout, stderr } = await run(args, { ...environment, COLUMNS: String(columns) });
-  expect({ code, stderr }).toEqual({
-    code: 0,
-    stderr: expect.stringMatching(/^(There may be more: [^\n]+\n)?$/),
-  });
-  return stdout.trimEnd().split("\n");
-}
+const seen = (columns: number, ...args: string[]) => linesOf(columns, args, environment);
 
 describe("verification", () => {
   const create = (...args: string[]) =>
