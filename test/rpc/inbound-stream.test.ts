@@ -581,11 +581,14 @@ describe("a request whose remaining bytes do not arrive", () => {
 
   test("ends its stream after ten seconds also if it arrives a piece at a time", async () => {
     const moveClock = movableClock();
-    const { connection, call } = openStream();
+    const { connection, call, send, receipts } = openStream();
     let isOver = false;
     void call.status.then(() => {
       isOver = true;
     });
+    // Once this is answered, the stream is read: its token was looked up.
+    await send(hello("before-the-pieces"));
+    await receipts(1);
     // A message of a field that nothing knows, and of 8,388,600 bytes.
     call.write(Buffer.from("00007ffffd7af8ffff03", "hex"));
     for (let sent = 0; sent < 40 && !isOver; sent++) {
