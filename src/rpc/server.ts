@@ -28,8 +28,8 @@ import { strictJson } from "./json-messages.ts";
 import { messageTimeoutKey, messageTimeoutSignal, startMessageTimeout } from "./message-timeout.ts";
 import { clientStreamingMethods, ownMethods } from "./methods.ts";
 import { keepOpenStreams } from "./open-streams.ts";
-import { readSessionsInTurns } from "./reading-turns.ts";
 import { admittedRoutes, binaryReading, standardRoutes } from "./routes.ts";
+import { readSessionsInTurns } from "./session-turns.ts";
 import { keepSessions } from "./sessions.ts";
 import { createShutdown } from "./shutdown.ts";
 import { scheduleStreams } from "./stream-scheduling.ts";
@@ -133,12 +133,12 @@ export function createRpcServer(parts: {
       http2Server.on("checkExpectation", (request, response) =>
         http2Server.emit("request", request, response),
       );
+      readingTurns.watch(http2Server as http2.Http2Server);
       sessions.watch(http2Server as http2.Http2Server);
       scheduleStreams(http2Server as http2.Http2Server, {
         isKnown: unauthenticatedStreams.isKnown,
         noteRefused,
       });
-      readingTurns.watch(http2Server as http2.Http2Server);
       noteRefusedConnections(http2Server as http2.Http2Server, { log, observer });
       return http2Server as http2.Http2Server;
     },

@@ -1,157 +1,70 @@
 /**
- * Reads the connections of the gRPC port in turns, if they send a lot. In a turn of the event loop, Node reads and parses what has arrived
- * on all of them, which cannot be interrupted.
+ * Reads the connections of the gRPC port in turns, by how long it takes to parse what they send and to begin with it. Node parses 64 KiB
+ * of a connection at once, which have room for a thousand streams, ten thousand frames of a byte, or a hundred thousand header fields.
  */
 
-import type { Http2Session } from "node:http2";
-import { type Handle, readOn, stopReading } from "../stopped-handles.ts";
+import type { Http2Server, Http2Session } from "node:http2";
+import type { Socket } from "node:net";
+import { Server as TlsServer } from "node:tls";
+import { type HandledSocket, PiecewiseConnection, ReadingTurns } from "../reading-turns.ts";
 
-/** Of what may be spent in a turn: a connection that takes as much by itself is no longer read with the others. */
-const largePart = 0.25;
-/** For how long it has to send less until it is. */
-const calmMs = 5_000;
+/** Of connections without a valid credential so far. The smallest frames that open a stream take twelve bytes. */
+const strangers = { pieceBytes: 512, shareMs: 0.25, spentInTurnMs: 2, spentOnLargeMs: 0.5 };
+/** Of all others. Node itself reads no more at once. */
+const known = { pieceBytes: 64 * 1024, shareMs: 2, spentInTurnMs: 20, spentOnLargeMs: 10 };
 
-/**
- * Connections that take turns. Those that send a lot are read apart from the others, and as much may be spent on either: however many
- * of them there are, who sends little does not wait for them.
- */
-export class SessionTurns {
-  readonly #small: TurnsOfEqual;
-  readonly #large: TurnsOfEqual;
-  /** When those that send a lot last did, in milliseconds. */
-  readonly #largeAt = new Map<Http2Session, number>();
-  readonly #largeMicroseconds: number;
-  /** Of what connection something was read last in this turn, and what was spent on it: Node takes all of one, then of the next. */
-  #last: Http2Session | undefined;
-  #spentOnLast = 0;
-  #isLastNew = false;
+export interface ReadingOfSessions {
+  /** To be called once, before the server listens, and before anything else listens to its connections. */
+  watch(server: Http2Server): void;
+  /** Reports that the connection has presented a valid credential: it no longer waits for those that have not. */
+  admit(session: Http2Session): void;
+}
 
-  /** `mostMicroseconds` may be spent in a turn. */
-  constructor(mostMicroseconds: number) {
-    this.#small = new TurnsOfEqual(mostMicroseconds);
-    this.#large = new TurnsOfEqual(mostMicroseconds);
-    this.#largeMicroseconds = largePart * mostMicroseconds;
-  }
-
-  add(session: Http2Session): void {
-    const { _handle: handle } = session.socket as unknown as { readonly _handle: Handle | null };
-    // It may be closed already.
-    if (handle !== null) this.#small.add(session, handle);
-  }
-
-  remove(session: Http2Session): void {
-    this.#turnsOf(session).remove(session);
-    this.#largeAt.delete(session);
-  }
-
-  /** Its turns are those of `others` from now on, and it is read. */
-  moveTo(others: SessionTurns, session: Http2Session): void {
-    this.#turnsOf(session).moveTo(others.#small, session);
-    this.#largeAt.delete(session);
-  }
-
-  /** Reports how long Node has taken for something that was read of the connection. */
-  spend(session: Http2Session, microseconds: number): void {
-    if (session !== this.#last) {
-      if (this.#last === undefined) setImmediate(() => this.#beginRun(undefined));
-      this.#beginRun(session);
-    }
-    const before = this.#spentOnLast;
-    this.#spentOnLast += microseconds;
-    if (before < this.#largeMicroseconds && this.#spentOnLast >= this.#largeMicroseconds) {
-      this.#isLastNew = this.#small.moveTo(this.#large, session);
-      if (this.#isLastNew || this.#largeAt.has(session)) this.#largeAt.set(session, performance.now());
-    }
-    this.#turnsOf(session).spend(session, microseconds);
-    // It was still read with the others.
-    if (this.#isLastNew) this.#small.spend(session, microseconds);
-  }
-
-  #beginRun(session: Http2Session | undefined): void {
-    const largeAt = this.#last && this.#largeAt.get(this.#last);
-    if (this.#last && largeAt !== undefined && performance.now() - largeAt > calmMs)
-      this.moveTo(this, this.#last);
-    this.#last = session;
-    this.#spentOnLast = 0;
-    this.#isLastNew = false;
-  }
-
-  #turnsOf(session: Http2Session): TurnsOfEqual {
-    return this.#largeAt.has(session) ? this.#large : this.#small;
+class Connection extends PiecewiseConnection {
+  /** A session takes nothing while it writes. */
+  override get canBeParsed(): boolean {
+    return !this.socket.isPaused();
   }
 }
 
-/** Once as much as it may was spent in a turn, no other one of the connections is read in it. */
-class TurnsOfEqual {
-  readonly #mostMicroseconds: number;
-  readonly #read = new Map<Http2Session, Handle>();
-  /** In the order of their turns. */
-  readonly #stopped = new Map<Http2Session, Handle>();
-  #spent = 0;
-  #readAtOnce = 1;
-  #isTurnDue = false;
+export function readSessionsInTurns(): ReadingOfSessions {
+  const turnsOfStrangers = new ReadingTurns(strangers);
+  const turnsOfKnown = new ReadingTurns(known);
+  const connections = new WeakMap<Http2Session, Connection>();
 
-  constructor(mostMicroseconds: number) {
-    this.#mostMicroseconds = mostMicroseconds;
-  }
+  return {
+    watch(server) {
+      // Node creates the session while it reports the socket.
+      let reported: Connection | undefined;
+      const event = server instanceof TlsServer ? "secureConnection" : "connection";
+      server.prependListener(event, (socket: HandledSocket) => {
+        reported = readByStream(socket, turnsOfStrangers);
+      });
+      server.on("session", (session) => {
+        if (reported === undefined) return;
+        connections.set(session, reported);
+        tellPeer(session, reported.socket);
+      });
+    },
 
-  add(session: Http2Session, handle: Handle): void {
-    this.#read.set(session, handle);
-  }
+    admit(session) {
+      // It may be in the middle of a turn.
+      setImmediate(() => connections.get(session)?.moveTo(turnsOfKnown));
+    },
+  };
+}
 
-  remove(session: Http2Session): void {
-    this.#read.delete(session);
-    this.#stopped.delete(session);
-  }
+/** Has the session read the socket as it would any other stream. By itself, it reads its handle, past everything here. */
+function readByStream(socket: HandledSocket, turns: ReadingTurns): Connection {
+  if (socket._handle !== null) Object.defineProperty(socket._handle, "isStreamBase", { value: false });
+  // Its end may wait behind what was read before it, and the session ends it then.
+  Object.assign(socket, { allowHalfOpen: true });
+  return new Connection(socket, turns);
+}
 
-  /** Whether it was one of these: a closed connection is none. */
-  moveTo(others: TurnsOfEqual, session: Http2Session): boolean {
-    const stopped = this.#stopped.get(session);
-    const handle = stopped ?? this.#read.get(session);
-    if (handle === undefined) return false;
-    this.remove(session);
-    others.#read.set(session, handle);
-    if (stopped !== undefined) readOn(stopped, { afterWrites: true });
-    return true;
-  }
-
-  spend(session: Http2Session, microseconds: number): void {
-    this.#awaitTurn();
-    this.#spent += microseconds;
-    if (this.#spent < this.#mostMicroseconds || this.#read.size === 0) return;
-    // Last: those that were to be read after it would otherwise be behind it again at their next turn, and never be read.
-    const spender = this.#read.get(session);
-    if (spender !== undefined) {
-      this.#read.delete(session);
-      this.#read.set(session, spender);
-    }
-    for (const [session, handle] of this.#read) {
-      stopReading(handle);
-      this.#stopped.set(session, handle);
-    }
-    this.#read.clear();
-  }
-
-  #awaitTurn(): void {
-    if (this.#isTurnDue) return;
-    this.#isTurnDue = true;
-    setImmediate(() => this.#nextTurn());
-  }
-
-  /** Most connections have nothing to read: twice as many as in the turn before are read again, until that was too much. */
-  #nextTurn(): void {
-    this.#isTurnDue = false;
-    this.#readAtOnce = this.#spent < this.#mostMicroseconds ? 2 * this.#readAtOnce : 1;
-    this.#spent = 0;
-    let left = this.#readAtOnce;
-    for (const [session, handle] of this.#stopped) {
-      if (left-- <= 0) break;
-      this.#stopped.delete(session);
-      this.#read.set(session, handle);
-      readOn(handle, { afterWrites: true });
-    }
-    if (this.#stopped.size > 0) this.#awaitTurn();
-    // Node has started to read those again to which a write was done meanwhile. Nothing of them has been read yet.
-    for (const handle of this.#stopped.values()) handle.readStop();
-  }
+/** The session's own socket, which stands for the stream, knows no addresses. */
+function tellPeer(session: Http2Session, { remoteAddress, remoteFamily, remotePort }: Socket): void {
+  Object.assign(session.socket, {
+    _peername: { address: remoteAddress, family: remoteFamily, port: remotePort },
+  });
 }

@@ -49,7 +49,7 @@ export function keepSessions(): Sessions {
     let openStreams = 0;
     let idleSince = performance.now();
     let isAnswered = true;
-    let receivedBefore = 0;
+    let receivedBefore: number | undefined = 0;
     session.on("stream", (stream) => {
       openStreams++;
       stream.once("close", () => {
@@ -67,7 +67,7 @@ export function keepSessions(): Sessions {
         isEnding = true;
         return;
       }
-      const { bytesRead } = session.socket;
+      const bytesRead = socket?.bytesRead;
       if (!isAnswered && bytesRead === receivedBefore) return session.destroy();
       if (openStreams === 0 && performance.now() - idleSince > idleMs) return session.close();
       receivedBefore = bytesRead;

@@ -15,7 +15,7 @@ const mostRefusals = 10_000;
 /**
  * How much a connection that has presented a valid credential may send ahead. Any other has the 64 KiB of HTTP/2: in frames of a
  * byte each, what it sends takes a hundred times as much memory until its streams are read. (Node renews this window while it parses:
- * what a client that takes no notice of it can send in a turn is limited by `reading-turns.ts`.)
+ * what a client that takes no notice of it can send in a turn is limited by `session-turns.ts`.)
  */
 const knownWindowBytes = 4 * 1024 * 1024;
 

@@ -66,11 +66,11 @@ export async function readInTurns(
   return turns;
 }
 
-/** What is parsed takes as long on each machine: a tenth of a millisecond from one look at the time to the next. */
-function countTime(): void {
+/** What is parsed takes as long on each machine: so many milliseconds from one look at the time to the next. */
+export function countTime(ms = 0.1): void {
   let now = performance.now();
   const clock = vi.spyOn(performance, "now").mockImplementation(() => {
-    now += 0.1;
+    now += ms;
     return now;
   });
   onTestFinished(() => void clock.mockRestore());

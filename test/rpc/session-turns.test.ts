@@ -1,0 +1,231 @@
+/** How much of what clients send is parsed in a turn of the event loop. */
+
+import { once } from "node:events";
+import { readFileSync } from "node:fs";
+import http2, { type Http2Server, type Http2Session } from "node:http2";
+import net from "node:net";
+import { setImmediate } from "node:timers/promises";
+import tls from "node:tls";
+import { expect, onTestFinished, test } from "vitest";
+import { readSessionsInTurns } from "../../src/rpc/session-turns.ts";
+import { countTime } from "../harness/reading.ts";
+import { callHeaders, endHeaders, endStream, frame, preface } from "../security/http2-frames.ts";
+import { certificates } from "./certificates.ts";
+
+const [clients, sentBytes] = [20, 60_000];
+
+/** So much of a session has been parsed, in bytes. */
+const parsedOf = ({ socket }: Http2Session) => (socket as net.Socket).bytesRead;
+
+/** A server with so many clients, which have sent their preface. */
+async function serverWithClients({ overTls = false, answerBytes = 0, answered = 1 } = {}) {
+  const { watch, admit } = readSessionsInTurns();
+  const sessions: Http2Session[] = [];
+  const { cert, key } = certificates.server;
+  const server = overTls
+    ? http2.createSecureServer({ cert: readFileSync(cert), key: readFileSync(key) })
+    : http2.createServer();
+  watch(server as Http2Server);
+  server.on("session", (session) => sessions.push(session));
+  server.on("sessionError", () => {});
+  server.on("stream", (stream) => {
+    stream.on("error", () => {}).resume();
+    const isAnswered = sessions.slice(0, answered).some((session) => session === stream.session);
+    if (answerBytes > 0 && isAnswered && stream.id === 1) stream.end(Buffer.alloc(answerBytes));
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as net.AddressInfo;
+  const sockets: net.Socket[] = [];
+  onTestFinished(() => {
+    for (const socket of sockets) socket.destroy();
+    server.close();
+  });
+  while (sockets.length < clients) {
+    const plain = net.connect({ port, host: "127.0.0.1" });
+    const ca = readFileSync(certificates.authority);
+    const socket = overTls ? tls.connect({ socket: plain, ca, ALPNProtocols: ["h2"] }) : plain;
+    sockets.push(socket.on("error", () => {}));
+    await once(socket, overTls ? "secureConnect" : "connect");
+    socket.write(preface);
+    while (sessions.length < sockets.length) await setImmediate();
+    // The server's settings.
+    await once(socket, "data");
+  }
+  return { admit, server, sessions, sockets };
+}
+
+const sum = (numbers: readonly number[]) => numbers.reduce((sum, number) => sum + number, 0);
+
+/** Sends this on all connections. Resolves with how many bytes were parsed in each turn until all was. */
+async function parsedInTurns(
+  { sessions, sockets }: Awaited<ReturnType<typeof serverWithClients>>,
+  bytes: Buffer,
+): Promise<number[]> {
+  const parsed = () => sum(sessions.map(parsedOf));
+  const turns: number[] = [];
+  for (const socket of sockets) socket.resume().write(bytes);
+  for (let [start, before] = [parsed(), parsed()]; before - start < clients * bytes.length; ) {
+    await setImmediate();
+    turns.push(parsed() - before);
+    before = parsed();
+  }
+  return turns;
+}
+
+const repeated = (bytes: Buffer) =>
+  Buffer.concat(Array.from({ length: Math.floor(sentBytes / bytes.length) }, () => bytes));
+
+const calls = (from: number, to: number) =>
+  Buffer.concat(
+    Array.from({ length: to - from }, (_, index) =>
+      frame("headers", endHeaders | endStream, 2 * (from + index) + 1, callHeaders("/")),
+    ),
+  );
+const opened = frame("headers", endHeaders, 1, callHeaders("/"));
+const kinds: Record<string, Buffer> = {
+  "open streams": calls(0, 1_000),
+  "send data in frames of a byte": Buffer.concat([opened, repeated(frame("data", 0, 1, Buffer.of(0)))]),
+  "send window updates": repeated(frame("windowUpdate", 0, 0, Buffer.of(0, 0, 0, 1))),
+  "send header blocks of many fields": Buffer.concat(
+    [1, 3, 5, 7].map((id) =>
+      frame("headers", endHeaders, id, Buffer.concat([callHeaders("/"), Buffer.alloc(14_000, 0x90)])),
+    ),
+  ),
+};
+
+const ways = [
+  { name: "in plain text", overTls: false },
+  { name: "over TLS", overTls: true },
+];
+
+for (const { name, overTls } of ways) {
+  test.for(
+    Object.entries(kinds),
+  )(`many connections that %s at once ${name} have less parsed in a turn than one has sent`, async ([
+    ,
+    bytes,
+  ]) => {
+    const server = await serverWithClients({ overTls });
+    countTime();
+    expect(Math.max(...(await parsedInTurns(server, bytes)))).toBeLessThan(sentBytes / 2);
+  });
+}
+
+test("so it is on connections with a valid credential, of which more is parsed", async () => {
+  const server = await serverWithClients();
+  for (const session of server.sessions) server.admit(session);
+  await setImmediate();
+  // As if each piece took as long as a connection may take at once.
+  countTime(2);
+  const turns = await parsedInTurns(server, kinds["send window updates"] as Buffer);
+  expect(Math.max(...turns)).toBeGreaterThan(2 * sentBytes);
+  expect(Math.max(...turns)).toBeLessThan(clients * sentBytes * 0.8);
+});
+
+test("a connection on which a credential is valid does not wait for those without, even if it did before", async () => {
+  const { admit, sessions, sockets } = await serverWithClients();
+  const [admittedBefore, admittedAfter] = sessions.slice(-2) as [Http2Session, Http2Session];
+  const bytes = kinds["send window updates"] as Buffer;
+  const before = new Map(sessions.map((session) => [session, parsedOf(session)]));
+  const parsed = (session: Http2Session) => parsedOf(session) - (before.get(session) ?? 0);
+  countTime();
+  admit(admittedBefore);
+  await setImmediate();
+  for (const socket of sockets) socket.resume().write(bytes);
+  while (parsed(admittedBefore) < bytes.length) await setImmediate();
+  while (!sessions.every((session) => parsed(session) > 0)) await setImmediate();
+  expect(parsed(admittedAfter)).toBeLessThan(sentBytes / 2);
+  admit(admittedAfter);
+  while (parsed(admittedAfter) < bytes.length) await setImmediate();
+  expect(sum(sessions.slice(0, -2).map(parsed))).toBeLessThan((clients * sentBytes) / 2);
+});
+
+test("who sends little does not wait for the turns of those who send a lot, nor do they wait for ever", async () => {
+  const { sessions, sockets } = await serverWithClients();
+  const [little, ...large] = sockets as [net.Socket, ...net.Socket[]];
+  little.setNoDelay();
+  const bytes = kinds["send window updates"] as Buffer;
+  for (const socket of large) {
+    const writeOn = () => {
+      while (!socket.destroyed && socket.write(bytes));
+    };
+    socket.resume().on("drain", writeOn);
+    writeOn();
+  }
+  const [session, ...others] = sessions as [Http2Session, ...Http2Session[]];
+  const start = new Map(others.map((other) => [other, parsedOf(other)]));
+  const areAllParsed = (bytes: number) =>
+    others.every((other) => parsedOf(other) - (start.get(other) ?? 0) > bytes);
+  while (!areAllParsed(sentBytes / 2)) await setImmediate();
+  const waits: number[] = [];
+  while (waits.length < 10) {
+    const before = parsedOf(session);
+    little.write(frame("windowUpdate", 0, 0, Buffer.of(0, 0, 0, 1)));
+    let turns = 0;
+    for (; parsedOf(session) === before; turns++) await setImmediate();
+    waits.push(turns);
+  }
+  expect(Math.max(...waits)).toBeLessThan(0.5 * clients);
+  while (!areAllParsed(2 * sentBytes)) await setImmediate();
+});
+
+const most = Buffer.from([0x7f, 0xff, 0, 0]);
+/** With which a client could be sent gigabytes at once. */
+const largestWindows = Buffer.concat([
+  frame("settings", 0, 0, Buffer.concat([Buffer.of(0, 4), most])),
+  frame("windowUpdate", 0, 0, most),
+]);
+
+test.for(ways)("a client that takes no answers is parsed no further $name, until it does", async (how) => {
+  const { sessions, sockets } = await serverWithClients({ ...how, answerBytes: 32 << 20 });
+  const [session, ...others] = sessions as [Http2Session, ...Http2Session[]];
+  const [socket, ...otherSockets] = sockets as [net.Socket, ...net.Socket[]];
+  const rounds = async () => {
+    for (let round = 0; round < 100; round++) await setImmediate();
+  };
+  socket.pause().write(Buffer.concat([largestWindows, calls(0, 1)]));
+  const { bytesWritten } = session.socket;
+  while (session.socket.bytesWritten === bytesWritten) await setImmediate();
+  await rounds();
+  const before = parsedOf(session);
+  socket.write(calls(1, 100));
+  for (const other of otherSockets) other.resume().write(calls(0, 100));
+  while (!others.every((other) => parsedOf(other) > 100 * frame("headers", 0, 1, callHeaders("/")).length))
+    await setImmediate();
+  await rounds();
+  expect(parsedOf(session)).toBe(before);
+  socket.resume();
+  while (parsedOf(session) === before) await setImmediate();
+});
+
+test.for(ways)("a client's end waits behind what it has sent $name", async (how) => {
+  const { server, sessions, sockets } = await serverWithClients(how);
+  const [session] = sessions as [Http2Session];
+  const [socket] = sockets as [net.Socket];
+  let opened = 0;
+  server.on("stream", () => {
+    opened += 1;
+  });
+  countTime();
+  socket.resume().end(calls(0, 500));
+  await once(session, "close");
+  expect(opened).toBe(500);
+});
+
+test("a stream tells the address of its client", async () => {
+  const { sessions, sockets } = await serverWithClients();
+  expect(
+    sessions.map(({ socket: { remoteAddress, remotePort } }) => ({ remoteAddress, remotePort })),
+  ).toEqual(
+    sockets.map(({ localAddress, localPort }) => ({ remoteAddress: localAddress, remotePort: localPort })),
+  );
+});
+
+test("a connection that is closed before its session begins ends its session", async () => {
+  const { server, sessions } = await serverWithClients();
+  const socket = new net.Socket();
+  server.emit("connection", socket);
+  socket.destroy();
+  await once(sessions.at(-1) as Http2Session, "close");
+});
