@@ -5,6 +5,7 @@
 
 import type { Http2Server, Http2Session } from "node:http2";
 import type { Socket } from "node:net";
+import { constants } from "node:os";
 import { Server as TlsServer } from "node:tls";
 import { type HandledSocket, PiecewiseConnection, ReadingTurns } from "../reading-turns.ts";
 
@@ -43,7 +44,9 @@ export function readSessionsInTurns(): ReadingOfSessions {
       server.on("session", (session) => {
         if (reported === undefined) return;
         connections.set(session, reported);
-        tellPeer(session, reported.socket);
+        const stream = session.socket as StreamOfSession;
+        tellPeer(stream, reported.socket);
+        failWritesAfterEnd(stream);
       });
     },
 
@@ -62,9 +65,28 @@ function readByStream(socket: HandledSocket, turns: ReadingTurns): Connection {
   return new Connection(socket, turns);
 }
 
-/** The session's own socket, which stands for the stream, knows no addresses. */
-function tellPeer(session: Http2Session, { remoteAddress, remoteFamily, remotePort }: Socket): void {
-  Object.assign(session.socket, {
+/** The session's own socket, which stands for the stream. */
+interface StreamOfSession extends Socket {
+  /** Returns zero, or the negative number of an error. */
+  doWrite(this: StreamOfSession, request: unknown, buffers: unknown): number;
+}
+
+/** It knows no addresses. */
+function tellPeer(stream: Socket, { remoteAddress, remoteFamily, remotePort }: Socket): void {
+  Object.assign(stream, {
     _peername: { address: remoteAddress, family: remoteFamily, port: remotePort },
+  });
+}
+
+/**
+ * Once its client's end has ended it, a write fails, as it does on a socket. Node's own would fail an assertion, which ends the process,
+ * while the end waits to be sent: over TLS, it takes room in what the client has yet to take.
+ */
+function failWritesAfterEnd(stream: StreamOfSession): void {
+  const { doWrite } = stream;
+  Object.assign(stream, {
+    doWrite(this: StreamOfSession, request: unknown, buffers: unknown) {
+      return this.writableEnded ? -constants.errno.EPIPE : doWrite.call(this, request, buffers);
+    },
   });
 }

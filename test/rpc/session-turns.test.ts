@@ -21,11 +21,14 @@ const parsedOf = ({ socket }: Http2Session) => (socket as net.Socket).bytesRead;
 async function serverWithClients({ overTls = false, answerBytes = 0, answered = 1 } = {}) {
   const { watch, admit } = readSessionsInTurns();
   const sessions: Http2Session[] = [];
+  /** The server's sockets. */
+  const reported: net.Socket[] = [];
   const { cert, key } = certificates.server;
   const server = overTls
     ? http2.createSecureServer({ cert: readFileSync(cert), key: readFileSync(key) })
     : http2.createServer();
   watch(server as Http2Server);
+  server.on(overTls ? "secureConnection" : "connection", (socket: net.Socket) => reported.push(socket));
   server.on("session", (session) => sessions.push(session));
   server.on("sessionError", () => {});
   server.on("stream", (stream) => {
@@ -52,7 +55,7 @@ async function serverWithClients({ overTls = false, answerBytes = 0, answered = 
     // The server's settings.
     await once(socket, "data");
   }
-  return { admit, server, sessions, sockets };
+  return { admit, server, reported, sessions, sockets };
 }
 
 const sum = (numbers: readonly number[]) => numbers.reduce((sum, number) => sum + number, 0);
@@ -211,6 +214,27 @@ test.for(ways)("a client's end waits behind what it has sent $name", async (how)
   socket.resume().end(calls(0, 500));
   await once(session, "close");
   expect(opened).toBe(500);
+});
+
+test.for(
+  ways,
+)("an answer that comes while a client takes nothing, not even the end that answers its own, is dropped $name", async (how) => {
+  const { reported, sessions, sockets } = await serverWithClients(how);
+  const [session] = sessions as [Http2Session];
+  const [socket] = sockets as [net.Socket];
+  const [serverSocket] = reported as [net.Socket];
+  const ending = Promise.withResolvers<() => void>();
+  // As if there were no room for it before the client takes what was sent.
+  serverSocket._final = (done) => ending.resolve(done);
+  socket.resume().end(opened);
+  const [stream] = (await once(session, "stream")) as [http2.ServerHttp2Stream];
+  const done = await ending.promise;
+  stream.respond();
+  stream.end("too late");
+  for (let round = 0; round < 10; round++) await setImmediate();
+  expect(session.closed).toBe(false);
+  done();
+  await once(session, "close");
 });
 
 test("a stream tells the address of its client", async () => {
