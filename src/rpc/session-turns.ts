@@ -6,7 +6,7 @@
 import type { Http2Server, Http2Session } from "node:http2";
 import type { Socket } from "node:net";
 import { constants } from "node:os";
-import { Server as TlsServer } from "node:tls";
+import { TLSSocket, Server as TlsServer } from "node:tls";
 import { type HandledSocket, PiecewiseConnection, ReadingTurns } from "../reading-turns.ts";
 
 /** Of connections without a valid credential so far. The smallest frames that open a stream take twelve bytes. */
@@ -62,6 +62,9 @@ function readByStream(socket: HandledSocket, turns: ReadingTurns): Connection {
   if (socket._handle !== null) Object.defineProperty(socket._handle, "isStreamBase", { value: false });
   // Its end may wait behind what was read before it, and the session ends it then.
   Object.assign(socket, { allowHalfOpen: true });
+  // As the session does to a socket that it reads by itself.
+  socket.setNoDelay();
+  if (socket instanceof TLSSocket) socket.disableRenegotiation();
   return new Connection(socket, turns);
 }
 

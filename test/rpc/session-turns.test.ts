@@ -6,7 +6,7 @@ import http2, { type Http2Server, type Http2Session } from "node:http2";
 import net from "node:net";
 import { setImmediate } from "node:timers/promises";
 import tls from "node:tls";
-import { expect, onTestFinished, test } from "vitest";
+import { expect, onTestFinished, test, vi } from "vitest";
 import { readSessionsInTurns } from "../../src/rpc/session-turns.ts";
 import { countTime } from "../harness/reading.ts";
 import { callHeaders, endHeaders, endStream, frame, preface } from "../security/http2-frames.ts";
@@ -18,7 +18,12 @@ const [clients, sentBytes] = [20, 60_000];
 const parsedOf = ({ socket }: Http2Session) => (socket as net.Socket).bytesRead;
 
 /** A server with so many clients, which have sent their preface. */
-async function serverWithClients({ overTls = false, answerBytes = 0, answered = 1 } = {}) {
+async function serverWithClients({
+  overTls = false,
+  maxVersion = "TLSv1.3" as tls.SecureVersion,
+  answerBytes = 0,
+  answered = 1,
+} = {}) {
   const { watch, admit } = readSessionsInTurns();
   const sessions: Http2Session[] = [];
   /** The server's sockets. */
@@ -47,7 +52,7 @@ async function serverWithClients({ overTls = false, answerBytes = 0, answered = 
   while (sockets.length < clients) {
     const plain = net.connect({ port, host: "127.0.0.1" });
     const ca = readFileSync(certificates.authority);
-    const socket = overTls ? tls.connect({ socket: plain, ca, ALPNProtocols: ["h2"] }) : plain;
+    const socket = overTls ? tls.connect({ socket: plain, ca, ALPNProtocols: ["h2"], maxVersion }) : plain;
     sockets.push(socket.on("error", () => {}));
     await once(socket, overTls ? "secureConnect" : "connect");
     socket.write(preface);
@@ -246,10 +251,21 @@ test("a stream tells the address of its client", async () => {
   );
 });
 
-test("a connection that is closed before its session begins ends its session", async () => {
+test("a connection on which the client negotiates TLS anew is closed", async () => {
+  const { sessions, sockets } = await serverWithClients({ overTls: true, maxVersion: "TLSv1.2" });
+  const [session] = sessions as [Http2Session];
+  const [socket] = sockets as [tls.TLSSocket];
+  const closed = new Promise((resolve) => session.on("close", () => resolve("closed")));
+  const negotiated = new Promise((resolve) => socket.resume().renegotiate({}, () => resolve("negotiated")));
+  expect(await Promise.race([closed, negotiated])).toBe("closed");
+});
+
+test("what a session writes is sent at once, and when its connection was closed before, it ends", async () => {
   const { server, sessions } = await serverWithClients();
   const socket = new net.Socket();
+  const setNoDelay = vi.spyOn(socket, "setNoDelay");
   server.emit("connection", socket);
+  expect(setNoDelay).toHaveBeenCalledWith();
   socket.destroy();
   await once(sessions.at(-1) as Http2Session, "close");
 });
