@@ -3,8 +3,6 @@
 export interface Handle {
   /** Whether the socket is paused otherwise. */
   readonly reading: boolean;
-  /** How many bytes are still to be written. */
-  readonly writeQueueSize: number;
   readStop(): void;
   readStart(): void;
 }
@@ -15,9 +13,7 @@ export function stopReading(handle: Handle): void {
   Object.assign(handle, { readStart: () => 0 });
 }
 
-/** `afterWrites`: not while something is being written, after which Node does it by itself. */
-export function readOn(handle: Handle, { afterWrites = false } = {}): void {
+export function readOn(handle: Handle): void {
   Reflect.deleteProperty(handle, "readStart");
-  const isWriting = afterWrites && handle.writeQueueSize > 0;
-  if (handle.reading && !isWriting) handle.readStart();
+  if (handle.reading) handle.readStart();
 }
