@@ -10,7 +10,7 @@ import { pino } from "pino";
 import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { createHttpServer } from "../../src/gateway/http-server.ts";
 import { trust } from "../../src/request-turns.ts";
-import { readInTurns } from "../harness/reading.ts";
+import { countTime, readInTurns } from "../harness/reading.ts";
 import { statusesOf } from "./raw-http.ts";
 
 function serverThat(listener: RequestListener) {
@@ -310,4 +310,22 @@ test("connections are not kept in memory once they have closed, whether or not t
   v8.setFlagsFromString("--expose-gc");
   vm.runInNewContext("gc")();
   expect(begun.filter((connection) => connection.deref() !== undefined)).toHaveLength(0);
+});
+
+test("what was parsed waits no longer: a client may send more than 64 MiB over time", async () => {
+  const server = serverThat((request, response) => request.resume().on("end", () => response.end()));
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as net.AddressInfo;
+  const socket = net.connect({ port, host: "127.0.0.1" });
+  onTestFinished(() => {
+    socket.destroy();
+    server.close();
+  });
+  countTime();
+  const body = Buffer.alloc(80 << 20);
+  socket.write(`POST / HTTP/1.1\r\nHost: a\r\nContent-Length: ${body.length}\r\n\r\n`);
+  socket.write(body);
+  const [answer] = (await once(socket, "data")) as [Buffer];
+  expect(String(answer)).toMatch(/^HTTP\/1\.1 200 /);
 });
