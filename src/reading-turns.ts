@@ -64,8 +64,15 @@ export class PiecewiseConnection<S extends HandledSocket = HandledSocket> {
     return true;
   }
 
+  /** The socket is resumed. */
   goOn(): void {
     this.#turns.goOn(this);
+  }
+
+  /** All of it was parsed. */
+  readOn(): void {
+    const { _handle: handle } = this.socket;
+    if (handle !== null) readOn(handle);
   }
 
   /** Its turns are others from now on. Not to be called while it is parsed. */
@@ -191,8 +198,7 @@ export class ReadingTurns {
         continue;
       }
       this.#free(connection);
-      const { _handle: handle } = connection.socket;
-      if (handle !== null) readOn(handle);
+      connection.readOn();
     }
   }
 }

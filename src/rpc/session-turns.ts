@@ -8,6 +8,7 @@ import type { Socket } from "node:net";
 import { constants } from "node:os";
 import { TLSSocket, Server as TlsServer } from "node:tls";
 import { type HandledSocket, PiecewiseConnection, ReadingTurns } from "../reading-turns.ts";
+import { stopReading } from "../stopped-handles.ts";
 
 /** Of connections without a valid credential so far. The smallest frames that open a stream take twelve bytes. */
 const strangers = { pieceBytes: 512, shareMs: 0.25, spentInTurnMs: 2, spentOnLargeMs: 0.5 };
@@ -22,9 +23,26 @@ export interface ReadingOfSessions {
 }
 
 class Connection extends PiecewiseConnection {
+  constructor(socket: HandledSocket, turns: ReadingTurns) {
+    super(socket, turns);
+    // Node would read 64 KiB ahead, also of a client that takes no answers.
+    socket.on("pause", () => {
+      if (socket._handle !== null) stopReading(socket._handle);
+    });
+  }
+
   /** A session takes nothing while it writes. */
   override get canBeParsed(): boolean {
     return !this.socket.isPaused();
+  }
+
+  override goOn(): void {
+    if (this.rest === undefined) this.readOn();
+    else super.goOn();
+  }
+
+  override readOn(): void {
+    if (this.canBeParsed) super.readOn();
   }
 }
 

@@ -185,8 +185,8 @@ const largestWindows = Buffer.concat([
   frame("windowUpdate", 0, 0, most),
 ]);
 
-test.for(ways)("a client that takes no answers is parsed no further $name, until it does", async (how) => {
-  const { sessions, sockets } = await serverWithClients({ ...how, answerBytes: 32 << 20 });
+test.for(ways)("a client that takes no answers is read no further $name, until it does", async (how) => {
+  const { reported, sessions, sockets } = await serverWithClients({ ...how, answerBytes: 32 << 20 });
   const [session, ...others] = sessions as [Http2Session, ...Http2Session[]];
   const [socket, ...otherSockets] = sockets as [net.Socket, ...net.Socket[]];
   const rounds = async () => {
@@ -197,12 +197,14 @@ test.for(ways)("a client that takes no answers is parsed no further $name, until
   while (session.socket.bytesWritten === bytesWritten) await setImmediate();
   await rounds();
   const before = parsedOf(session);
+  const readBefore = reported[0]?.bytesRead;
   socket.write(calls(1, 100));
   for (const other of otherSockets) other.resume().write(calls(0, 100));
   while (!others.every((other) => parsedOf(other) > 100 * frame("headers", 0, 1, callHeaders("/")).length))
     await setImmediate();
   await rounds();
   expect(parsedOf(session)).toBe(before);
+  expect(reported[0]?.bytesRead).toBe(readBefore);
   socket.resume();
   while (parsedOf(session) === before) await setImmediate();
 });
@@ -240,6 +242,17 @@ test.for(
   expect(session.closed).toBe(false);
   done();
   await once(session, "close");
+});
+
+test.for(ways)("a client may end its side $name while it is being answered", async (how) => {
+  const { server, sessions, sockets } = await serverWithClients(how);
+  server.on("stream", async (stream) => {
+    await setImmediate();
+    stream.close(http2.constants.NGHTTP2_CANCEL);
+  });
+  const closed = sessions.map((session) => once(session, "close"));
+  for (const socket of sockets) socket.resume().end(calls(0, 10));
+  await Promise.all(closed);
 });
 
 test("a stream tells the address of its client", async () => {
