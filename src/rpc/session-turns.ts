@@ -64,7 +64,7 @@ export function readSessionsInTurns(): ReadingOfSessions {
         connections.set(session, reported);
         const stream = session.socket as StreamOfSession;
         tellPeer(stream, reported.socket);
-        failWritesAfterEnd(stream);
+        writeAtOnce(stream);
       });
     },
 
@@ -89,7 +89,7 @@ function readByStream(socket: HandledSocket, turns: ReadingTurns): Connection {
 /** The session's own socket, which stands for the stream. */
 interface StreamOfSession extends Socket {
   /** Returns zero, or the negative number of an error. */
-  doWrite(this: StreamOfSession, request: unknown, buffers: unknown): number;
+  doWrite(this: StreamOfSession, request: unknown, buffers: readonly Uint8Array[]): number;
 }
 
 /** It knows no addresses. */
@@ -100,14 +100,16 @@ function tellPeer(stream: Socket, { remoteAddress, remoteFamily, remotePort }: S
 }
 
 /**
- * Once its client's end has ended it, a write fails, as it does on a socket. Node's own would fail an assertion, which ends the process,
- * while the end waits to be sent: over TLS, it takes room in what the client has yet to take.
+ * Joins what is sent together. Once its client's end has ended the stream, a write fails, as it does on a socket: Node's own would fail
+ * an assertion, which ends the process, while the end waits to be sent. Over TLS, that takes room in what the client has yet to take.
  */
-function failWritesAfterEnd(stream: StreamOfSession): void {
+function writeAtOnce(stream: StreamOfSession): void {
   const { doWrite } = stream;
   Object.assign(stream, {
-    doWrite(this: StreamOfSession, request: unknown, buffers: unknown) {
-      return this.writableEnded ? -constants.errno.EPIPE : doWrite.call(this, request, buffers);
+    doWrite(this: StreamOfSession, request: unknown, buffers: readonly Uint8Array[]) {
+      if (this.writableEnded) return -constants.errno.EPIPE;
+      // Of the receipts of a moment there are dozens, for each of which Node would do a write of its own.
+      return doWrite.call(this, request, [Buffer.concat(buffers)]);
     },
   });
 }
