@@ -117,7 +117,9 @@ function connectOverGrpc({ grpcAddress }: ReadyService): ReturnType<Connect> {
 
 const cell = (text: string) => text.padStart(10);
 const milliseconds = (numbers: readonly number[]) => numbers.map((ms) => cell(ms.toFixed(1))).join("");
-const head = ["answered", "failed", "p50", "p99", "longest", "| new", "p50", "p99"].map(cell).join("");
+const head = ["answered", "failed", "p50", "p99", "longest", "| new", "failed", "p50", "p99"]
+  .map(cell)
+  .join("");
 
 /** Of those that keep their connections, and of those that connect for each call. */
 const cells = (kept: Waits, fresh: Waits) =>
@@ -126,6 +128,7 @@ const cells = (kept: Waits, fresh: Waits) =>
     cell(String(kept.failed)),
     milliseconds([kept.p50, kept.p99, kept.longest]),
     cell(`| ${fresh.answered}`),
+    cell(String(fresh.failed)),
     milliseconds([fresh.p50, fresh.p99]),
   ].join("");
 

@@ -16,6 +16,8 @@ import type { NoteRefusedStream } from "./transport-refusals.ts";
 const takenInTurn = 32;
 /** Streams that may wait on all such connections together. Further ones are refused with a code that lets clients retry. */
 const mostWaiting = 5_000;
+/** And up to so many more, one on each connection that has none waiting: others' streams do not take the room of a client's first call. */
+const mostFirst = 1_000;
 /** Resets of streams before their turn that such a connection may make: in a burst, and per second. */
 const mostResets = 200;
 const resetsPerSecond = 20;
@@ -65,12 +67,12 @@ export function scheduleStreams(
       arriveOnKnown(session, arrival);
       return;
     }
-    if (waiting >= mostWaiting) {
+    const queue = queues.get(session) ?? [];
+    if (waiting >= (queue.length === 0 ? mostWaiting + mostFirst : mostWaiting)) {
       noteRefused("waiting", "in_all");
       arrival.stream.close(http2.constants.NGHTTP2_REFUSED_STREAM);
       return;
     }
-    const queue = queues.get(session) ?? [];
     queues.set(session, queue);
     queue.push(arrival);
     waiting += 1;

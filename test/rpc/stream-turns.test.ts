@@ -123,7 +123,7 @@ test("at most 5000 streams wait, not counting those that were cancelled or whose
   const ended = { destroyed: false };
   openMany(ended, "ended");
   expect(refused).toEqual([]);
-  open(connection(), "one too many");
+  open(ended, "one too many");
   expect(refused).toEqual(["one too many"]);
   expect(noteRefused.mock.calls).toEqual([["waiting", "in_all"]]);
   ended.destroyed = true;
@@ -132,6 +132,21 @@ test("at most 5000 streams wait, not counting those that were cancelled or whose
   openMany(ended, "ended before");
   openMany(connection(), "later");
   expect(refused).toEqual(["one too many"]);
+});
+
+test("the first call of a connection waits its turn, however many streams of others wait; up to a thousand do", async () => {
+  const { taken, refused, open } = eventServer();
+  const busy = connection();
+  for (let opened = 0; opened < 5_010; opened++) open(busy, "busy");
+  expect(refused).toHaveLength(10);
+  const first = connection();
+  open(first, "first");
+  open(first, "second");
+  expect(refused.slice(10)).toEqual(["second"]);
+  for (let opened = 0; opened < 1_010; opened++) open(connection(), "further");
+  expect(refused.slice(11)).toEqual(Array(11).fill("further"));
+  await setImmediate();
+  expect(taken).toContain("first");
 });
 
 test("a call without a body whose end arrives before its turn is read to its end", async () => {
