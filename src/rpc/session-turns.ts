@@ -62,9 +62,14 @@ export function readSessionsInTurns(): ReadingOfSessions {
       server.on("session", (session) => {
         if (reported === undefined) return;
         connections.set(session, reported);
+        // Node keeps a session whose settings the client has not acknowledged as long as anything here leads to its errors.
+        session.once("close", () => connections.delete(session));
         const stream = session.socket as StreamOfSession;
+        // A session that is closing waits for what it has yet to send, which nobody will take any more.
+        stream.once("close", () => setImmediate(() => session.destroy()));
         tellPeer(stream, reported.socket);
         writeAtOnce(stream);
+        reported = undefined;
       });
     },
 
@@ -107,7 +112,7 @@ function writeAtOnce(stream: StreamOfSession): void {
   const { doWrite } = stream;
   Object.assign(stream, {
     doWrite(this: StreamOfSession, request: unknown, buffers: readonly Uint8Array[]) {
-      if (this.writableEnded) return -constants.errno.EPIPE;
+      if (this.writableEnded || this.destroyed) return -constants.errno.EPIPE;
       // Of the receipts of a moment there are dozens, for each of which Node would do a write of its own.
       return doWrite.call(this, request, [Buffer.concat(buffers)]);
     },

@@ -30,7 +30,10 @@ export function keepSessions(): Sessions {
           reported = socket;
         });
       }
-      server.on("session", (session) => keep(session, reported));
+      server.on("session", (session) => {
+        keep(session, reported);
+        reported = undefined;
+      });
       server.on("connection", (socket: Socket) => {
         sockets.add(socket);
         socket.once("close", () => sockets.delete(socket));
@@ -79,6 +82,10 @@ export function keepSessions(): Sessions {
       });
     }, pingIntervalMs);
     timer.unref();
-    session.once("close", () => clearInterval(timer));
+    session.once("close", () => {
+      clearInterval(timer);
+      // What leads to it leads to the session's errors, and those to the session.
+      socket = undefined;
+    });
   }
 }

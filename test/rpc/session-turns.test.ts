@@ -6,8 +6,11 @@ import http2, { type Http2Server, type Http2Session } from "node:http2";
 import net from "node:net";
 import { setImmediate } from "node:timers/promises";
 import tls from "node:tls";
+import v8 from "node:v8";
+import vm from "node:vm";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { readSessionsInTurns } from "../../src/rpc/session-turns.ts";
+import { keepSessions } from "../../src/rpc/sessions.ts";
 import { countTime } from "../harness/reading.ts";
 import { callHeaders, endHeaders, endStream, frame, preface } from "../security/http2-frames.ts";
 import { certificates } from "./certificates.ts";
@@ -253,6 +256,41 @@ test.for(ways)("a client may end its side $name while it is being answered", asy
   const closed = sessions.map((session) => once(session, "close"));
   for (const socket of sockets) socket.resume().end(calls(0, 10));
   await Promise.all(closed);
+});
+
+test("a session whose client says that it goes, and leaves while it is being answered, ends", async () => {
+  const { sessions, sockets } = await serverWithClients({ answerBytes: 32 << 20 });
+  const [session] = sessions as [Http2Session];
+  const [socket] = sockets as [net.Socket];
+  socket.pause().write(Buffer.concat([largestWindows, calls(0, 2), frame("goAway", 0, 0, Buffer.alloc(8))]));
+  while (!session.closed) await setImmediate();
+  socket.resetAndDestroy();
+  await once(session, "close");
+});
+
+test("of sessions that have ended with an error nothing is kept", async () => {
+  const { reported, server, sessions, sockets } = await serverWithClients();
+  keepSessions().watch(server as Http2Server);
+  const kept: WeakRef<Http2Session>[] = [];
+  server.on("session", (session) => kept.push(new WeakRef(session)));
+  const { port } = server.address() as net.AddressInfo;
+  for (const _ of sockets) {
+    const socket = net.connect({ port, host: "127.0.0.1" }).resume();
+    socket.on("error", () => {}).write(preface);
+    await once(socket, "data");
+    socket.write(frame("data", 0, 0, Buffer.alloc(10)));
+    await once(socket, "close");
+  }
+  sessions.length = 0;
+  reported.length = 0;
+  v8.setFlagsFromString("--expose-gc");
+  const collectGarbage = vm.runInNewContext("gc") as () => void;
+  for (let round = 0; round < 10; round++) {
+    await setImmediate();
+    collectGarbage();
+  }
+  expect(kept).toHaveLength(clients);
+  expect(kept.filter((session) => session.deref() !== undefined)).toEqual([]);
 });
 
 test("a stream tells the address of its client", async () => {
