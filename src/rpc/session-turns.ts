@@ -65,8 +65,6 @@ export function readSessionsInTurns(): ReadingOfSessions {
         // Node keeps a session whose settings the client has not acknowledged as long as anything here leads to its errors.
         session.once("close", () => connections.delete(session));
         const stream = session.socket as StreamOfSession;
-        // A session that is closing waits for what it has yet to send, which nobody will take any more.
-        stream.once("close", () => setImmediate(() => session.destroy()));
         tellPeer(stream, reported.socket);
         writeAtOnce(stream);
         reported = undefined;

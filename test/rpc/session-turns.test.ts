@@ -258,16 +258,6 @@ test.for(ways)("a client may end its side $name while it is being answered", asy
   await Promise.all(closed);
 });
 
-test("a session whose client says that it goes, and leaves while it is being answered, ends", async () => {
-  const { sessions, sockets } = await serverWithClients({ answerBytes: 32 << 20 });
-  const [session] = sessions as [Http2Session];
-  const [socket] = sockets as [net.Socket];
-  socket.pause().write(Buffer.concat([largestWindows, calls(0, 2), frame("goAway", 0, 0, Buffer.alloc(8))]));
-  while (!session.closed) await setImmediate();
-  socket.resetAndDestroy();
-  await once(session, "close");
-});
-
 test("of sessions that have ended with an error nothing is kept", async () => {
   const { reported, server, sessions, sockets } = await serverWithClients();
   keepSessions().watch(server as Http2Server);
