@@ -12,6 +12,11 @@ export interface Sessions {
 
 const pingIntervalMs = 30_000;
 const idleMs = 300_000;
+/**
+ * Node does not end a session that fails after its client has said that it leaves. It reads no more from it, so it does not notice that
+ * the client has gone. Otherwise, it stops reading only while it writes.
+ */
+const leavingIntervalMs = 1_000;
 
 /**
  * Ends connections that are dead or unused. Node's own session timeout would also end those with open streams, and a
@@ -82,8 +87,19 @@ export function keepSessions(): Sessions {
       });
     }, pingIntervalMs);
     timer.unref();
+    let isReading = true;
+    let timerOfLeaving: NodeJS.Timeout | undefined;
+    session.once("goaway", () => {
+      timerOfLeaving = setInterval(() => {
+        const wasReading = isReading;
+        isReading = socket === undefined || !socket.isPaused() || socket.writableLength > 0;
+        if (!wasReading && !isReading) session.destroy();
+      }, leavingIntervalMs);
+      timerOfLeaving.unref();
+    });
     session.once("close", () => {
       clearInterval(timer);
+      clearInterval(timerOfLeaving);
       // What leads to it leads to the session's errors, and those to the session.
       socket = undefined;
     });

@@ -8,6 +8,7 @@ import http2, {
 import net from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { afterEach, expect, test, vi } from "vitest";
+import { readSessionsInTurns } from "../../src/rpc/session-turns.ts";
 import { keepSessions } from "../../src/rpc/sessions.ts";
 import { atFileEnd } from "../harness/endings.ts";
 import { callHeaders, endHeaders, endStream, frame, preface } from "../security/http2-frames.ts";
@@ -72,6 +73,36 @@ test("a client that sends GOAWAY and keeps its connection open is disconnected",
   await closed;
   // Nothing is left of the connection that would look at it again.
   await vi.waitUntil(() => vi.getTimerCount() === 0, { timeout: 45_000 });
+  server.close();
+});
+
+test("a client that sends what is no frame after its GOAWAY, and leaves with a call open, is forgotten within seconds", async () => {
+  vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
+  const server = http2.createServer();
+  readSessionsInTurns().watch(server);
+  keepSessions().watch(server);
+  server.on("stream", (stream) => stream.on("error", () => {}).respond());
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as net.AddressInfo;
+  const accepted = Promise.all([once(server, "connection"), once(server, "session")]);
+  const client = net.connect(port, "127.0.0.1");
+  client.on("error", () => {}).resume();
+  atFileEnd(() => client.destroy());
+  const leave = frame("goAway", 0, 0, Buffer.alloc(8));
+  client.write(Buffer.concat([preface, frame("headers", endHeaders, 1, callHeaders("/any/Call")), leave]));
+  const [[socket], [session]] = (await accepted) as unknown as [[net.Socket], [ServerHttp2Session]];
+  await vi.waitUntil(() => session.closed, { timeout: 45_000 });
+  // It may have calls open, and answers to await.
+  vi.advanceTimersByTime(10_000);
+  expect(session.destroyed).toBe(false);
+
+  const closed = once(socket, "close");
+  client.end(Buffer.alloc(30, "no frame"));
+  await vi.waitUntil(() => socket.isPaused() && socket.writableLength === 0, { timeout: 45_000 });
+  vi.advanceTimersByTime(2_000);
+  expect(session.destroyed).toBe(true);
+  await closed;
   server.close();
 });
 
