@@ -264,12 +264,17 @@ test("of sessions that have ended with an error nothing is kept", async () => {
   const kept: WeakRef<Http2Session>[] = [];
   server.on("session", (session) => kept.push(new WeakRef(session)));
   const { port } = server.address() as net.AddressInfo;
+  const ofNoStream = frame("data", 0, 0, Buffer.alloc(10));
   for (const _ of sockets) {
     const socket = net.connect({ port, host: "127.0.0.1" }).resume();
     socket.on("error", () => {}).write(preface);
     await once(socket, "data");
-    socket.write(frame("data", 0, 0, Buffer.alloc(10)));
+    socket.write(ofNoStream);
     await once(socket, "close");
+    // The client has left before the session has sent what it has to say.
+    const leaving = net.connect({ port, host: "127.0.0.1" }).resume();
+    leaving.on("error", () => {}).end(Buffer.concat([preface, ofNoStream]));
+    await once(leaving, "close");
   }
   sessions.length = 0;
   reported.length = 0;
@@ -279,7 +284,7 @@ test("of sessions that have ended with an error nothing is kept", async () => {
     await setImmediate();
     collectGarbage();
   }
-  expect(kept).toHaveLength(clients);
+  expect(kept).toHaveLength(clients * 2);
   expect(kept.filter((session) => session.deref() !== undefined)).toEqual([]);
 });
 
