@@ -14,7 +14,7 @@ const pingIntervalMs = 30_000;
 const idleMs = 300_000;
 /**
  * Node does not end a session that fails after its client has said that it leaves. It reads no more from it, so it does not notice that
- * the client has gone. Otherwise, it stops reading only while it writes.
+ * the client has gone. Otherwise, it stops reading only while it writes, which a busy one may be doing at each look.
  */
 const leavingIntervalMs = 1_000;
 
@@ -87,13 +87,14 @@ export function keepSessions(): Sessions {
       });
     }, pingIntervalMs);
     timer.unref();
-    let isReading = true;
+    /** How much it had written at the last look; undefined if it was reading, or had more to write. */
+    let writtenBefore: number | undefined;
     let timerOfLeaving: NodeJS.Timeout | undefined;
     session.once("goaway", () => {
       timerOfLeaving = setInterval(() => {
-        const wasReading = isReading;
-        isReading = socket === undefined || !socket.isPaused() || socket.writableLength > 0;
-        if (!wasReading && !isReading) session.destroy();
+        const written = socket?.isPaused() && socket.writableLength === 0 ? socket.bytesWritten : undefined;
+        if (written !== undefined && written === writtenBefore) session.destroy();
+        writtenBefore = written;
       }, leavingIntervalMs);
       timerOfLeaving.unref();
     });

@@ -106,6 +106,40 @@ test("a client that sends what is no frame after its GOAWAY, and leaves with a c
   server.close();
 });
 
+test("a client that goes on with its calls after its GOAWAY is not cut, if it is being written to each time it is looked at", async () => {
+  vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
+  const server = http2.createServer();
+  readSessionsInTurns().watch(server);
+  keepSessions().watch(server);
+  server.on("stream", (stream) => stream.on("error", () => {}).respond());
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as net.AddressInfo;
+  const accepted = Promise.all([once(server, "connection"), once(server, "session")]);
+  const client = net.connect(port, "127.0.0.1");
+  client.on("error", () => {}).resume();
+  atFileEnd(() => client.destroy());
+  const leave = frame("goAway", 0, 0, Buffer.alloc(8));
+  client.write(Buffer.concat([preface, frame("headers", endHeaders, 1, callHeaders("/any/Call")), leave]));
+  const [[socket], [session]] = (await accepted) as unknown as [[net.Socket], [ServerHttp2Session]];
+  await vi.waitUntil(() => session.closed, { timeout: 45_000 });
+
+  let looks = 0;
+  // While it writes: what it has written is on its way, and it does not know that yet.
+  socket.on("pause", () =>
+    process.nextTick(() => {
+      if (looks === 10 || !socket.isPaused() || socket.writableLength > 0) return;
+      looks += 1;
+      vi.advanceTimersByTime(1_000);
+    }),
+  );
+  // Each is answered.
+  client.write(Buffer.concat(Array.from({ length: 1_000 }, () => frame("ping", 0, 0, Buffer.alloc(8)))));
+  await vi.waitUntil(() => session.destroyed || looks === 10, { timeout: 45_000 });
+  expect(session.destroyed).toBe(false);
+  server.close();
+});
+
 test("a connection whose client does not answer a ping by the next one is cut, unless it sends something else", async () => {
   vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
   const server = http2.createServer();
