@@ -22,6 +22,9 @@ const littleBytes = 4 * 1024;
 /** What may wait on all connections together. Beyond that, a connection is closed of which more than a little would wait. */
 const mostWaitingBytes = 64 * 1024 * 1024;
 
+/** Of what Node has read ahead. Over TLS, that may be a thousand records of some bytes each, and each buffer takes far more memory. */
+const mostBuffers = 64;
+
 /** A socket as Node has it. */
 export interface HandledSocket extends Socket {
   readonly _handle: Handle | null;
@@ -36,7 +39,9 @@ export class PiecewiseConnection<S extends HandledSocket = HandledSocket> {
   #turns: ReadingTurns;
   /** What was read and not parsed yet. */
   rest: Buffer | undefined;
-  /** How much memory that takes. */
+  /** What Node has read ahead after that. */
+  #ahead: Buffer[] = [];
+  /** How much memory both take. */
   waitingBytes = 0;
   /** Whether the client's end of the stream waits behind that: Node reads ahead of a paused socket. */
   #endWaits = false;
@@ -55,8 +60,21 @@ export class PiecewiseConnection<S extends HandledSocket = HandledSocket> {
     socket.on("resume", () => this.goOn());
     socket.on("close", () => {
       this.rest = undefined;
+      this.#ahead = [];
       this.#turns.leave(this);
     });
+  }
+
+  /** Node reads ahead while the socket is paused, and all TLS records that have arrived. */
+  readAhead(received: Buffer): void {
+    this.#ahead.push(received);
+    if (this.#ahead.length === mostBuffers) this.#join();
+  }
+
+  #join(): void {
+    if (this.rest === undefined || this.#ahead.length === 0) return;
+    this.rest = Buffer.concat([this.rest, ...this.#ahead]);
+    this.#ahead = [];
   }
 
   /** Whether Node takes what has arrived now. If not, it takes nothing before the socket is resumed. */
@@ -77,6 +95,7 @@ export class PiecewiseConnection<S extends HandledSocket = HandledSocket> {
 
   /** Its turns are others from now on. Not to be called while it is parsed. */
   moveTo(turns: ReadingTurns): void {
+    this.#join();
     this.#turns.leave(this);
     this.#turns = turns;
     turns.enter(this);
@@ -87,6 +106,7 @@ export class PiecewiseConnection<S extends HandledSocket = HandledSocket> {
     const { socket } = this;
     const beganAt = performance.now();
     let took = 0;
+    this.#join();
     while (this.rest !== undefined && this.canBeParsed && took < shareMs) {
       const piece = this.rest.subarray(0, pieceBytes);
       this.rest = piece.length < this.rest.length ? this.rest.subarray(pieceBytes) : undefined;
@@ -116,10 +136,8 @@ export class ReadingTurns {
   }
 
   take(connection: PiecewiseConnection, received: Buffer): void {
-    const { rest } = connection;
-    if (rest !== undefined) {
-      // Node has read ahead while the socket was paused.
-      connection.rest = Buffer.concat([rest, received]);
+    if (connection.rest !== undefined) {
+      connection.readAhead(received);
       this.#keep(connection, received.length);
       return;
     }

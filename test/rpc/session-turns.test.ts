@@ -226,6 +226,24 @@ test.for(ways)("a client's end waits behind what it has sent $name", async (how)
   expect(opened).toBe(500);
 });
 
+test("what arrives in many small parts while it waits, as TLS records do, is not copied for each", async () => {
+  const { reported, server, sockets } = await serverWithClients();
+  const streamIds: (number | undefined)[] = [];
+  server.on("stream", ({ id }) => streamIds.push(id));
+  const [serverSocket] = reported as [net.Socket];
+  sockets[0]?.resume();
+  const bytes = calls(0, 500);
+  countTime();
+  const concat = vi.spyOn(Buffer, "concat");
+  // Node reports all that have arrived without a pause.
+  for (let at = 0; at < bytes.length; at += 10) serverSocket.emit("data", bytes.subarray(at, at + 10));
+  const copied = sum(concat.mock.results.map(({ value }) => (value as Buffer).length));
+  concat.mockRestore();
+  expect(copied).toBeLessThan(100 * bytes.length);
+  while (streamIds.length < 500) await setImmediate();
+  expect(streamIds).toEqual(Array.from({ length: 500 }, (_, index) => 2 * index + 1));
+});
+
 test.for(
   ways,
 )("an answer that comes while a client takes nothing, not even the end that answers its own, is dropped $name", async (how) => {
