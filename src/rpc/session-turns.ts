@@ -18,7 +18,7 @@ const known = { pieceBytes: 64 * 1024, shareMs: 2, spentInTurnMs: 20, spentOnLar
 export interface ReadingOfSessions {
   /** To be called once, before the server listens, and before anything else listens to its connections. */
   watch(server: Http2Server): void;
-  /** Reports that the connection has presented a valid credential: it no longer waits for those that have not. */
+  /** Reports that the connection has presented a valid credential: it no longer waits for those that have not. Not while it is parsed. */
   admit(session: Http2Session): void;
 }
 
@@ -72,8 +72,7 @@ export function readSessionsInTurns(): ReadingOfSessions {
     },
 
     admit(session) {
-      // It may be in the middle of a turn.
-      setImmediate(() => connections.get(session)?.moveTo(turnsOfKnown));
+      connections.get(session)?.moveTo(turnsOfKnown);
     },
   };
 }

@@ -126,7 +126,6 @@ for (const { name, overTls } of ways) {
 test("so it is on connections with a valid credential, of which more is parsed", async () => {
   const server = await serverWithClients();
   for (const session of server.sessions) server.admit(session);
-  await setImmediate();
   // As if each piece took as long as a connection may take at once.
   countTime(2);
   const turns = await parsedInTurns(server, kinds["send window updates"] as Buffer);
@@ -142,7 +141,6 @@ test("a connection on which a credential is valid does not wait for those withou
   const parsed = (session: Http2Session) => parsedOf(session) - (before.get(session) ?? 0);
   countTime();
   admit(admittedBefore);
-  await setImmediate();
   for (const socket of sockets) socket.resume().write(bytes);
   while (parsed(admittedBefore) < bytes.length) await setImmediate();
   while (!sessions.every((session) => parsed(session) > 0)) await setImmediate();
@@ -152,18 +150,21 @@ test("a connection on which a credential is valid does not wait for those withou
   expect(sum(sessions.slice(0, -2).map(parsed))).toBeLessThan((clients * sentBytes) / 2);
 });
 
+/** Sends more and more until the end of the test, as fast as it is taken. */
+function flood(socket: net.Socket, bytes: Buffer): void {
+  const writeOn = () => {
+    while (!socket.destroyed && socket.write(bytes));
+  };
+  socket.resume().on("drain", writeOn);
+  writeOn();
+}
+
 test("who sends little does not wait for the turns of those who send a lot, nor do they wait for ever", async () => {
   const { sessions, sockets } = await serverWithClients();
   const [little, ...large] = sockets as [net.Socket, ...net.Socket[]];
   little.setNoDelay();
   const bytes = kinds["send window updates"] as Buffer;
-  for (const socket of large) {
-    const writeOn = () => {
-      while (!socket.destroyed && socket.write(bytes));
-    };
-    socket.resume().on("drain", writeOn);
-    writeOn();
-  }
+  for (const socket of large) flood(socket, bytes);
   const [session, ...others] = sessions as [Http2Session, ...Http2Session[]];
   const start = new Map(others.map((other) => [other, parsedOf(other)]));
   const areAllParsed = (bytes: number) =>
@@ -181,7 +182,7 @@ test("who sends little does not wait for the turns of those who send a lot, nor 
   while (!areAllParsed(2 * sentBytes)) await setImmediate();
 });
 
-const most = Buffer.from([0x7f, 0xff, 0, 0]);
+const most = Buffer.from([0x7f, 0, 0, 0]);
 /** With which a client could be sent gigabytes at once. */
 const largestWindows = Buffer.concat([
   frame("settings", 0, 0, Buffer.concat([Buffer.of(0, 4), most])),
@@ -210,6 +211,77 @@ test.for(ways)("a client that takes no answers is read no further $name, until i
   expect(reported[0]?.bytesRead).toBe(readBefore);
   socket.resume();
   while (parsedOf(session) === before) await setImmediate();
+});
+
+test.for(
+  ways,
+)("what a client has sent behind a call whose answer it does not take is not looked at meanwhile $name", async (how) => {
+  const { reported, sessions, sockets } = await serverWithClients({ ...how, answerBytes: 32 << 20 });
+  const [session] = sessions as [Http2Session];
+  const [socket] = sockets as [net.Socket];
+  const [serverSocket] = reported as [net.Socket];
+  const isPaused = serverSocket.isPaused.bind(serverSocket);
+  let looks = 0;
+  serverSocket.isPaused = () => {
+    // A turn without an end would leave this test no time to fail in.
+    if (++looks > 100_000) throw new Error("the connection is looked at again and again");
+    return isPaused();
+  };
+  const before = parsedOf(session);
+  const parsed = () => parsedOf(session) - before;
+  const bytes = Buffer.concat([largestWindows, calls(0, 1), kinds["send window updates"] as Buffer]);
+  const { bytesWritten } = session.socket;
+  socket.pause().write(bytes);
+  while (session.socket.bytesWritten - bytesWritten < 16_384) await setImmediate();
+  const rounds = async () => {
+    for (let round = 0; round < 100; round++) await setImmediate();
+  };
+  await rounds();
+  const [parsedThen, looksThen] = [parsed(), looks];
+  expect(parsedThen).toBeLessThan(bytes.length);
+  await rounds();
+  expect(parsed()).toBe(parsedThen);
+  expect(looks).toBe(looksThen);
+  socket.resume();
+  while (parsed() < bytes.length) await setImmediate();
+});
+
+test("what waits of a connection when a credential is found valid does not count as waiting for good", async () => {
+  const { admit, server } = await serverWithClients();
+  const { port } = server.address() as net.AddressInfo;
+  const data = frame("data", 0, 1, Buffer.alloc(15_000));
+  const bytes = Buffer.concat([preface, opened, data, data, data, data]);
+  countTime();
+  const isAllParsed = async () => {
+    const socket = net.connect({ port, host: "127.0.0.1" }).on("error", () => {});
+    socket.resume().write(bytes);
+    const [session] = (await once(server, "session")) as [Http2Session];
+    while (!session.destroyed && parsedOf(session) < bytes.length) await setImmediate();
+    const isLeft = !session.destroyed;
+    socket.destroy();
+    return isLeft;
+  };
+  const admitted = (stream: http2.ServerHttp2Stream) => admit(stream.session as Http2Session);
+  server.on("stream", admitted);
+  // Together, 64 MiB of connections may wait.
+  for (let sent = 0; sent < 70 << 20; sent += bytes.length) await isAllParsed();
+  server.off("stream", admitted);
+  expect(await isAllParsed()).toBe(true);
+});
+
+test("no more is read of a connection of which something waits for its turn", async () => {
+  const { reported, sessions, sockets } = await serverWithClients();
+  countTime();
+  for (const socket of sockets) flood(socket, kinds["send window updates"] as Buffer);
+  const isRead = () => sessions.every((session) => parsedOf(session) > 3 * sentBytes);
+  let mostWaiting = 0;
+  while (!isRead()) {
+    await setImmediate();
+    for (const [index, session] of sessions.entries())
+      mostWaiting = Math.max(mostWaiting, (reported[index]?.bytesRead ?? 0) - parsedOf(session));
+  }
+  // Node reads so much at once.
+  expect(mostWaiting).toBeLessThanOrEqual(64 * 1024 + preface.length);
 });
 
 test.for(ways)("a client's end waits behind what it has sent $name", async (how) => {
