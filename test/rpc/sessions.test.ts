@@ -7,7 +7,7 @@ import http2, {
 } from "node:http2";
 import net from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
-import { afterEach, expect, test, vi } from "vitest";
+import { afterEach, expect, onTestFinished, test, vi } from "vitest";
 import { readSessionsInTurns } from "../../src/rpc/session-turns.ts";
 import { keepSessions } from "../../src/rpc/sessions.ts";
 import { atFileEnd } from "../harness/endings.ts";
@@ -77,22 +77,8 @@ test("a client that sends GOAWAY and keeps its connection open is disconnected",
 });
 
 test("a client that sends what is no frame after its GOAWAY, and leaves with a call open, is forgotten within seconds", async () => {
-  vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
-  const server = http2.createServer();
-  readSessionsInTurns().watch(server);
-  keepSessions().watch(server);
-  server.on("stream", (stream) => stream.on("error", () => {}).respond());
-  server.listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address() as net.AddressInfo;
-  const accepted = Promise.all([once(server, "connection"), once(server, "session")]);
-  const client = net.connect(port, "127.0.0.1");
-  client.on("error", () => {}).resume();
-  atFileEnd(() => client.destroy());
-  const leave = frame("goAway", 0, 0, Buffer.alloc(8));
-  client.write(Buffer.concat([preface, frame("headers", endHeaders, 1, callHeaders("/any/Call")), leave]));
-  const [[socket], [session]] = (await accepted) as unknown as [[net.Socket], [ServerHttp2Session]];
-  await vi.waitUntil(() => session.closed, { timeout: 45_000 });
+  const { client, session, socket } = await goAwayWithCall((stream) => stream.respond());
+  client.resume();
   // It may have calls open, and answers to await.
   vi.advanceTimersByTime(10_000);
   expect(session.destroyed).toBe(false);
@@ -103,27 +89,11 @@ test("a client that sends what is no frame after its GOAWAY, and leaves with a c
   vi.advanceTimersByTime(2_000);
   expect(session.destroyed).toBe(true);
   await closed;
-  server.close();
 });
 
 test("a client that goes on with its calls after its GOAWAY is not cut, if it is being written to each time it is looked at", async () => {
-  vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
-  const server = http2.createServer();
-  readSessionsInTurns().watch(server);
-  keepSessions().watch(server);
-  server.on("stream", (stream) => stream.on("error", () => {}).respond());
-  server.listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address() as net.AddressInfo;
-  const accepted = Promise.all([once(server, "connection"), once(server, "session")]);
-  const client = net.connect(port, "127.0.0.1");
-  client.on("error", () => {}).resume();
-  atFileEnd(() => client.destroy());
-  const leave = frame("goAway", 0, 0, Buffer.alloc(8));
-  client.write(Buffer.concat([preface, frame("headers", endHeaders, 1, callHeaders("/any/Call")), leave]));
-  const [[socket], [session]] = (await accepted) as unknown as [[net.Socket], [ServerHttp2Session]];
-  await vi.waitUntil(() => session.closed, { timeout: 45_000 });
-
+  const { client, session, socket } = await goAwayWithCall((stream) => stream.respond());
+  client.resume();
   let looks = 0;
   // While it writes: what it has written is on its way, and it does not know that yet.
   socket.on("pause", () =>
@@ -137,7 +107,24 @@ test("a client that goes on with its calls after its GOAWAY is not cut, if it is
   client.write(Buffer.concat(Array.from({ length: 1_000 }, () => frame("ping", 0, 0, Buffer.alloc(8)))));
   await vi.waitUntil(() => session.destroyed || looks === 10, { timeout: 45_000 });
   expect(session.destroyed).toBe(false);
-  server.close();
+});
+
+test("a client that sends GOAWAY and is slow to take what it is sent is not disconnected for that", async () => {
+  // More than the kernels of both sides hold.
+  const answer = Buffer.alloc(64 * 1024 * 1024);
+  const { client, session, socket } = await goAwayWithCall((stream) => {
+    stream.respond();
+    stream.end(answer);
+  });
+  for (let sent = -1; socket.bytesWritten > sent; await delay(200)) sent = socket.bytesWritten;
+  vi.advanceTimersByTime(10_000);
+  expect(session.destroyed).toBe(false);
+  let received = 0;
+  client.on("data", ({ length }: Buffer) => {
+    received += length;
+  });
+  client.resume();
+  await vi.waitUntil(() => received > answer.length, { timeout: 45_000 });
 });
 
 test("a connection whose client does not answer a ping by the next one is cut, unless it sends something else", async () => {
@@ -238,6 +225,38 @@ test("a stop cuts the connection of a client that has frozen, once its time is u
 interface Connection {
   readonly client: ClientHttp2Session;
   readonly session: ServerHttp2Session;
+}
+
+/** A client whose windows have room for everything opens a call and sends GOAWAY. It takes nothing before it is resumed. */
+async function goAwayWithCall(answer: (stream: ServerHttp2Stream) => void) {
+  vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
+  const server = http2.createServer();
+  readSessionsInTurns().watch(server);
+  keepSessions().watch(server);
+  server.on("stream", (stream) => answer(stream.on("error", () => {})));
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as net.AddressInfo;
+  const accepted = Promise.all([once(server, "connection"), once(server, "session")]);
+  const client = net.connect(port, "127.0.0.1");
+  client.on("error", () => {}).pause();
+  onTestFinished(() => {
+    client.destroy();
+    server.close();
+  });
+  const window = Buffer.from([0x3f, 0xff, 0, 0]);
+  client.write(
+    Buffer.concat([
+      preface,
+      frame("settings", 0, 0, Buffer.concat([Buffer.of(0, 4), window])),
+      frame("windowUpdate", 0, 0, window),
+      frame("headers", endHeaders, 1, callHeaders("/any/Call")),
+      frame("goAway", 0, 0, Buffer.alloc(8)),
+    ]),
+  );
+  const [[socket], [session]] = (await accepted) as unknown as [[net.Socket], [ServerHttp2Session]];
+  await vi.waitUntil(() => session.closed, { timeout: 45_000 });
+  return { client, session, socket };
 }
 
 async function connectTo(server: Http2Server): Promise<Connection> {
