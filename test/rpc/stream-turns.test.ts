@@ -134,6 +134,16 @@ test("at most 5000 streams wait, not counting those that were cancelled or whose
   expect(refused).toEqual(["one too many"]);
 });
 
+test("streams that were started wait no longer: a client may open more than 5000 over time", async () => {
+  const { taken, refused, open } = eventServer();
+  const client = connection();
+  for (let opened = 1_000; opened <= 7_000; opened += 1_000) {
+    for (let count = 0; count < 1_000; count++) open(client, "call");
+    expect(refused).toEqual([]);
+    while (taken.length < opened) await setImmediate();
+  }
+});
+
 test("the first call of a connection waits its turn, however many streams of others wait; up to a thousand do", async () => {
   const { taken, refused, open } = eventServer();
   const busy = connection();
