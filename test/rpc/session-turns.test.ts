@@ -316,6 +316,21 @@ test("what arrives in many small parts while it waits, as TLS records do, is not
   expect(streamIds).toEqual(Array.from({ length: 500 }, (_, index) => 2 * index + 1));
 });
 
+test.for(ways)("calls that wait when a client's end arrives are answered $name", async (how) => {
+  const { server, sockets } = await serverWithClients(how);
+  server.on("stream", (stream) => stream.respond({ ":status": 204 }, { endStream: true }));
+  const [socket] = sockets as [net.Socket];
+  countTime();
+  let received = 0;
+  socket.on("data", ({ length }: Buffer) => {
+    received += length;
+  });
+  socket.resume().end(calls(0, 500));
+  await once(socket, "close");
+  // An answer takes ten bytes. The session ends with the end, and what it has yet to send then is dropped.
+  expect(received).toBeGreaterThan(250 * 10);
+});
+
 test.for(
   ways,
 )("an answer that comes while a client takes nothing, not even the end that answers its own, is dropped $name", async (how) => {
