@@ -59,8 +59,7 @@ export class PiecewiseConnection<S extends HandledSocket = HandledSocket> {
     Object.assign(socket, { emit });
     socket.on("resume", () => this.goOn());
     socket.on("close", () => {
-      this.rest = undefined;
-      this.#ahead = [];
+      this.#drop();
       this.#turns.leave(this);
     });
   }
@@ -72,8 +71,14 @@ export class PiecewiseConnection<S extends HandledSocket = HandledSocket> {
   }
 
   #join(): void {
-    if (this.rest === undefined || this.#ahead.length === 0) return;
-    this.rest = Buffer.concat([this.rest, ...this.#ahead]);
+    if (this.#ahead.length === 0) return;
+    const ahead = this.#ahead;
+    this.#ahead = [];
+    this.rest = Buffer.concat(this.rest === undefined ? ahead : [this.rest, ...ahead]);
+  }
+
+  #drop(): void {
+    this.rest = undefined;
     this.#ahead = [];
   }
 
@@ -106,12 +111,13 @@ export class PiecewiseConnection<S extends HandledSocket = HandledSocket> {
     const { socket } = this;
     const beganAt = performance.now();
     let took = 0;
-    this.#join();
-    while (this.rest !== undefined && this.canBeParsed && took < shareMs) {
+    for (;;) {
+      this.#join();
+      if (this.rest === undefined || !this.canBeParsed || took >= shareMs) break;
       const piece = this.rest.subarray(0, pieceBytes);
       this.rest = piece.length < this.rest.length ? this.rest.subarray(pieceBytes) : undefined;
       this.#emit("data", piece);
-      if (socket.destroyed) this.rest = undefined;
+      if (socket.destroyed) this.#drop();
       took = performance.now() - beganAt;
     }
     if (this.#endWaits && this.rest === undefined) {
