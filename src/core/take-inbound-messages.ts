@@ -78,7 +78,7 @@ export function takeInboundMessages(parts: {
     if (codeLengths instanceof Promise) return takeOnceKnown(caller, codeLengths);
     if (caller.scope === "admin") return takeOnceKnown(caller);
     for (const fields of messages) {
-      const turn = turnOfOthers();
+      const turn = turnOfOthers(source);
       if (turn !== undefined) return takeOnceKnown(caller, turn);
       const validation = validateInboundMessage(fields);
       const number = validation.ok ? directory.number(validation.message.to) : undefined;
@@ -94,7 +94,7 @@ export function takeInboundMessages(parts: {
       const codeLengths = await directory.codeLengths();
       const validations: InboundMessageValidation[] = [];
       for (const fields of messages.slice(prepared.length)) {
-        await turnOfOthers();
+        await turnOfOthers(source);
         validations.push(validateInboundMessage(fields));
       }
       const numbers = await Promise.all(
@@ -104,7 +104,7 @@ export function takeInboundMessages(parts: {
       );
       const destinations = new Set<string>();
       for (const [index, validation] of validations.entries()) {
-        await turnOfOthers();
+        await turnOfOthers(source);
         const number = numbers[index];
         if (number?.removed === false) destinations.add(`${number.number} (${number.environment})`);
         prepared.push(prepare(validation, { number, codeLengths, caller, source, simulated }));

@@ -56,6 +56,7 @@ export async function* streamInboundMessages(
   /** Whether messages that were read are being prepared, to be in progress next. */
   let taking = false;
   let failure: unknown;
+  const source = call.caller.kind === "service" ? call.caller.source : null;
   let wakeWriter = () => {};
   let wakeReader = () => {};
   const stopReading = () => {
@@ -98,7 +99,7 @@ export async function* streamInboundMessages(
   }
 
   async function read(): Promise<void> {
-    for await (const { messages } of inTimeSlices(requests)) {
+    for await (const { messages } of inTimeSlices(requests, source)) {
       if (!reading) return;
       const entries = messages.map(() => new Entry(process));
       const known = takeMessages(messages.map(fieldsOf), call, entries);

@@ -66,7 +66,7 @@ export function reflectionRoutes(
 
   router.service(ServerReflection, {
     async *serverReflectionInfo(requests) {
-      for await (const request of inTimeSlices(requests)) {
+      for await (const request of inTimeSlices(requests, ServerReflection)) {
         const answer = (file: DescFile | undefined, what: string) =>
           file === undefined
             ? refused(Code.NotFound, `${what} is not known to this service`)

@@ -743,6 +743,8 @@ const isRefused = (url: string) =>
     () => true,
   );
 
+const callOfSource = { caller: { kind: "service", source: "gateway" } } as unknown as Call;
+
 /**
  * A stream whose client sends groups of a thousand messages and stays, and whose messages get no receipt until `settle`, which gives
  * those that were taken theirs. `process`: what it shares with other streams. `prepared`: until then messages are prepared. `reads`: how
@@ -777,7 +779,7 @@ function unsettledStream(
   };
   const responses = streamInboundMessages(
     requests(),
-    {} as Call,
+    callOfSource,
     {
       takeMessages(messages, _call, receivers) {
         state.taken += messages.length;
@@ -876,7 +878,7 @@ test.for(
   let taken = 0;
   const responses = streamInboundMessages(
     requests(),
-    {} as Call,
+    callOfSource,
     {
       takeMessages(messages, _call, receivers) {
         taken += messages.length;
