@@ -43,7 +43,6 @@ export async function openAdministration(parts: {
   const { directory, endpoints } = parts;
   const database = await withPrisma(parts.database);
   const limit = createConcurrencyLimit(parts.database);
-  const reading = createConcurrencyLimit(parts.database);
   const inTurn = takeTurns();
   return {
     as(actor) {
@@ -69,7 +68,7 @@ export async function openAdministration(parts: {
         audit: readAudit({ audit }),
         erasures: administerErasures({ erasures: createErasureStore(database, inTurn), audit }),
         verificationHistories: readVerificationHistories({
-          histories: createVerificationHistoryStore(database, reading),
+          histories: createVerificationHistoryStore(database),
         }),
       };
     },

@@ -1,5 +1,7 @@
+import { randomUUID } from "node:crypto";
 import { PrismaPg } from "@prisma/adapter-pg";
 import { Prisma, PrismaClient } from "../gen/prisma/client.ts";
+import { createConcurrencyLimit } from "./concurrency-limit.ts";
 import { type Database, runStatement } from "./database.ts";
 import { asStorageError } from "./database-errors.ts";
 
@@ -15,7 +17,11 @@ const schemaStatement = {
 /** None: the timeouts of the pool, of each statement and, on the server, of an idle transaction end what takes too long. */
 const transactionTimeoutMs = 2 ** 31 - 1;
 
-/** A Prisma client on the pool's connections. Throws the same errors as `runStatement`; closed with the pool. */
+/**
+ * A Prisma client on the pool's connections. Throws the same errors as `runStatement`; closed with the pool. What is only read, outside
+ * of a change, is read through `reads`, or as `reading` has it: a script with dozens of concurrent lists would leave no connection for
+ * other calls.
+ */
 export async function withPrisma(database: Database) {
   const [row] = await runStatement(database, schemaStatement, []);
   const client = new PrismaClient({
@@ -35,7 +41,12 @@ export async function withPrisma(database: Database) {
       },
     },
   });
-  return { ...database, prisma };
+  const limit = createConcurrencyLimit(database);
+  const reading = <T>(read: () => Promise<T>) => limit(randomUUID(), read);
+  const reads = prisma.$extends({
+    query: { $allOperations: ({ args, query }) => reading(() => query(args)) },
+  });
+  return { ...database, prisma, reading, reads };
 }
 
 /** Whether a unique index refused the row. */

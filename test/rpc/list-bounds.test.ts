@@ -1,17 +1,23 @@
 /** What a list may cost: rows read per page, and connections held by concurrent lists or statistics. */
 import { type CallOptions, type Client, Code } from "@connectrpc/connect";
 import { expect, onTestFinished, test, vi } from "vitest";
+import { ApiKeyService } from "../../src/gen/proto/phoneproof/v1/api_key_pb.ts";
+import { AuditService } from "../../src/gen/proto/phoneproof/v1/audit_pb.ts";
+import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
+import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
+import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
 import { StatisticsService } from "../../src/gen/proto/phoneproof/v1/statistics_pb.ts";
 import {
   Environment,
   VerificationService,
   VerificationStatus,
 } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
+import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { runningTime } from "../../src/running-time.ts";
 import { answerOf as printed, towards } from "../cli/command.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { startTestService, type TestProject } from "../harness/service.ts";
-import { shortenTimers } from "../harness/timers.ts";
+import { shortenTimers, suppressTimers } from "../harness/timers.ts";
 import { createPending } from "../service/pending.ts";
 import { answerOf } from "./grpc-answer.ts";
 
@@ -167,6 +173,15 @@ test("the command reads on over empty pages until it has as many as --limit says
   expect((await list("--phone", "01099999999")).verifications).toEqual([]);
 });
 
+/** How many calls have had to queue since the timers were changed. */
+const queued = () =>
+  new Set(
+    vi
+      .mocked(setTimeout)
+      .mock.calls.filter(([, delay]) => delay === 3_000)
+      .map(([act]) => act),
+  ).size;
+
 const statisticsOf = (project: TestProject) => service.client(StatisticsService, project.liveKey);
 const others = await Promise.all(Array.from({ length: 5 }, newProject));
 
@@ -205,13 +220,6 @@ test.for<{
   const clock = vi.spyOn(runningTime, "now").mockImplementation(() => (isOver ? now() + 3_000 : since));
   onTestFinished(() => clock.mockRestore());
   shortenTimers(3_000);
-  const queued = () =>
-    new Set(
-      vi
-        .mocked(setTimeout)
-        .mock.calls.filter(([, delay]) => delay === 3_000)
-        .map(([act]) => act),
-    ).size;
   const locker = await db.connect();
   try {
     await locker.query("BEGIN");
@@ -260,4 +268,98 @@ test.for<{
     await locker.query("ROLLBACK");
     locker.release();
   }
+});
+
+const { projectId } = big;
+const admin = {
+  projects: service.client(ProjectService),
+  apiKeys: service.client(ApiKeyService),
+  tokens: service.client(ServiceTokenService),
+  numbers: service.client(DestinationNumberService),
+  audit: service.client(AuditService),
+  webhooks: service.client(WebhookService),
+};
+
+test.for<{ name: string; table: string; statement: string; ask: () => Promise<unknown> }>([
+  { name: "projects", table: "project", statement: '"project"', ask: () => admin.projects.listProjects({}) },
+  {
+    name: "the settings of a project",
+    table: "project",
+    statement: '"project"',
+    ask: () => admin.projects.getProject({ projectId }),
+  },
+  {
+    name: "a month's usage",
+    table: "usage",
+    statement: "FROM usage u",
+    ask: () => admin.projects.listUsage({}),
+  },
+  {
+    name: "a project's usage",
+    table: "usage",
+    statement: "FROM usage u",
+    ask: () => admin.projects.listUsage({ projectId }),
+  },
+  {
+    name: "API keys",
+    table: "api_key",
+    statement: '"api_key"',
+    ask: () => admin.apiKeys.listApiKeys({ projectId }),
+  },
+  {
+    name: "service tokens",
+    table: "service_token",
+    statement: '"service_token"',
+    ask: () => admin.tokens.listServiceTokens({}),
+  },
+  {
+    name: "destination numbers",
+    table: "destination_number",
+    statement: '"destination_number"',
+    ask: () => admin.numbers.listDestinationNumbers({}),
+  },
+  {
+    name: "the audit log",
+    table: "audit_entry",
+    statement: '"audit_entry"',
+    ask: () => admin.audit.listAuditEntries({}),
+  },
+  {
+    name: "a webhook",
+    table: "webhook_configuration",
+    statement: "webhook_configuration",
+    ask: () => admin.webhooks.getWebhook({ projectId, environment: Environment.LIVE }),
+  },
+  {
+    name: "webhook deliveries",
+    table: "webhook_delivery",
+    statement: "webhook_delivery d",
+    ask: () => admin.webhooks.listWebhookDeliveries({}),
+  },
+])("concurrent calls that read $name hold at most a quarter of the pool", async ({
+  table,
+  statement,
+  ask,
+}) => {
+  // Those that queue are not refused, however long this takes.
+  suppressTimers(3_000);
+  const held = async () =>
+    (await db.query(`SELECT ${ours} AND wait_event_type = 'Lock' AND strpos(query, $1) > 0`, [statement]))
+      .rowCount ?? 0;
+  const locker = await db.connect();
+  const asked: Promise<unknown>[] = [];
+  try {
+    await locker.query("BEGIN");
+    await locker.query(`LOCK TABLE ${table} IN ACCESS EXCLUSIVE MODE`);
+    for (let times = 0; times < 20; times++) asked.push(ask().catch(() => {}));
+    await vi.waitUntil(async () => queued() >= 16 && (await held()) > 0, { timeout: 45_000 });
+    // Some read something else before. Prisma joins what is read at once of one row each.
+    let most = 0;
+    for (let looks = 0; looks < 10; looks++) most = Math.max(most, await held());
+    expect(most).toBeLessThanOrEqual(4);
+  } finally {
+    await locker.query("ROLLBACK");
+    locker.release();
+  }
+  await Promise.all(asked);
 });

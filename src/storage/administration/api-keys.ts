@@ -24,11 +24,11 @@ export function createApiKeyStore(database: PrismaDatabase, administer: Administ
 
     async list(projectId, range) {
       if (!(await projectExists(database, projectId))) return null;
-      return (await database.prisma.apiKey.findMany(inRange({ projectId }, range))).map(apiKeyOf);
+      return (await database.reads.apiKey.findMany(inRange({ projectId }, range))).map(apiKeyOf);
     },
 
     async replace(id, secretFor, overlapSeconds, maxActive) {
-      const found = await database.prisma.apiKey.findUnique({ where: { id } });
+      const found = await database.reads.apiKey.findUnique({ where: { id } });
       if (!found) return "no_key";
       return administer(
         async (transaction) => {

@@ -12,16 +12,16 @@ import type { PrismaDatabase, Transaction } from "../prisma.ts";
 import { projectExists } from "./existing-project.ts";
 
 export function createAuditStore(database: PrismaDatabase, actor: Actor): AuditStore {
-  const { prisma } = database;
+  const { prisma, reads } = database;
   return {
     add: (act) => writeAuditEntry(prisma, actor, act),
 
     async list({ projectId, actor: name, tokenId, before, limit }) {
       if (projectId !== null && !(await projectExists(database, projectId))) return "no_project";
-      if (tokenId !== null && !(await prisma.serviceToken.findUnique({ where: { id: tokenId } }))) {
+      if (tokenId !== null && !(await reads.serviceToken.findUnique({ where: { id: tokenId } }))) {
         return "no_token";
       }
-      const rows = await prisma.auditEntry.findMany({
+      const rows = await reads.auditEntry.findMany({
         where: {
           ...(projectId === null ? {} : { projectId }),
           ...(name === "" ? {} : { actor: name }),

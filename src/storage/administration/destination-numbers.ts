@@ -79,7 +79,7 @@ export function createDestinationNumberStore(
         ...(projectId === null ? {} : { projectId }),
         ...(environment === null ? {} : { environment }),
       };
-      const rows = await database.prisma.destinationNumber.findMany(inRange(where, range));
+      const rows = await database.reads.destinationNumber.findMany(inRange(where, range));
       return rows.map((row) => ({ ...numberOf(row), id: row.id }));
     },
 

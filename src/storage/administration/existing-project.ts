@@ -10,6 +10,6 @@ export async function lockProject(transaction: Transaction, projectId: string): 
   return rows.length > 0;
 }
 
-export async function projectExists({ prisma }: PrismaDatabase, projectId: string): Promise<boolean> {
-  return (await prisma.project.count({ where: { id: projectId } })) > 0;
+export async function projectExists({ reads }: PrismaDatabase, projectId: string): Promise<boolean> {
+  return (await reads.project.count({ where: { id: projectId } })) > 0;
 }

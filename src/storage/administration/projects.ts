@@ -18,12 +18,12 @@ export function createProjectStore(database: PrismaDatabase, administer: Adminis
       ),
 
     async find(id) {
-      const row = await database.prisma.project.findUnique({ where: { id } });
+      const row = await database.reads.project.findUnique({ where: { id } });
       return row && projectOf(row);
     },
 
     async list(range) {
-      const rows = await database.prisma.project.findMany(inRange({}, range));
+      const rows = await database.reads.project.findMany(inRange({}, range));
       return rows.map(projectOf);
     },
 

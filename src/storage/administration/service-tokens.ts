@@ -26,7 +26,7 @@ export function createServiceTokenStore(database: PrismaDatabase, administer: Ad
     },
 
     async list(range) {
-      const rows = await database.prisma.serviceToken.findMany(inRange({}, range));
+      const rows = await database.reads.serviceToken.findMany(inRange({}, range));
       return rows.map(tokenOf);
     },
 

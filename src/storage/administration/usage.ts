@@ -32,17 +32,19 @@ ORDER BY u.month DESC`,
 export function createUsageStore(database: PrismaDatabase): UsageStore {
   return {
     async currentMonth() {
-      const [row] = await runStatement(database, currentMonthStatement, []);
+      const [row] = await database.reading(() => runStatement(database, currentMonthStatement, []));
       return row?.[0] as string;
     },
 
     async inMonth(month, { after, limit }) {
       const values = [firstDay(month), after ?? firstUuid, Number.isFinite(limit) ? limit : null];
-      return (await runStatement(database, monthStatement, values)).map(usageOf);
+      return (await database.reading(() => runStatement(database, monthStatement, values))).map(usageOf);
     },
 
     async ofProject(projectId, month) {
-      const rows = await runStatement(database, projectStatement, [projectId, firstDay(month)]);
+      const rows = await database.reading(() =>
+        runStatement(database, projectStatement, [projectId, firstDay(month)]),
+      );
       if (rows.length === 0 && !(await projectExists(database, projectId))) return "no_project";
       return rows.map(usageOf);
     },

@@ -1,4 +1,3 @@
-import { randomUUID } from "node:crypto";
 import type {
   HistoricMessage,
   VerificationHistory,
@@ -6,23 +5,18 @@ import type {
 } from "../../core/administration/verification-history.ts";
 import type { Carrier } from "../../core/carrier.ts";
 import type { InboundMessage, Prisma } from "../../gen/prisma/client.ts";
-import type { ConcurrencyLimit } from "../concurrency-limit.ts";
 import { asStorageError } from "../database-errors.ts";
 import type { PrismaDatabase, Transaction } from "../prisma.ts";
 
-/**
- * A history holds a connection for several statements. `reading` limits all histories together, so that connections are left
- * for other calls.
- */
-export function createVerificationHistoryStore(
-  { prisma }: PrismaDatabase,
-  reading: ConcurrencyLimit,
-): VerificationHistoryStore {
+export function createVerificationHistoryStore({
+  prisma,
+  reading,
+}: PrismaDatabase): VerificationHistoryStore {
   return {
     /** Reads one snapshot: a verification that ends meanwhile would be shown as pending, with the message that verified it. */
     async find(id, limit) {
       try {
-        return await reading(randomUUID(), () =>
+        return await reading(() =>
           prisma.$transaction((snapshot) => read(snapshot, id, limit), {
             isolationLevel: "RepeatableRead",
           }),

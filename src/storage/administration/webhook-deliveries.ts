@@ -46,7 +46,7 @@ export async function listDeliveries(
   const { verificationId, projectId, environment, states, limit } = filter;
   const before = filter.before ?? lastUuid;
   const wanted: readonly DeliveryState[] = states.length === 0 ? deliveryStates : states;
-  const page = (which: Prisma.Sql) => deliveriesWhere(database.prisma, which, limit + 1);
+  const page = (which: Prisma.Sql) => deliveriesWhere(database.reads, which, limit + 1);
   if (projectId !== null && !(await projectExists(database, projectId))) return "no_project";
   const ofProject = projectId === null ? Prisma.sql`true` : Prisma.sql`w.project_id = ${projectId}::uuid`;
   const asked: Environment[] = environment === null ? [...environments] : [environment];
@@ -57,7 +57,7 @@ export async function listDeliveries(
         AND ${ofPlace} AND ${stateOf(Prisma.sql`d.state`)} = ANY (${wanted}::text[])`,
     );
     if (found.length > 0) return found;
-    const known = await database.prisma.verification.count({ where: { id: verificationId } });
+    const known = await database.reads.verification.count({ where: { id: verificationId } });
     return known > 0 ? found : "no_verification";
   }
   const isOfAnyState = new Set(wanted).size === deliveryStates.length;

@@ -10,7 +10,7 @@ import { lockProject } from "./existing-project.ts";
 import { listDeliveries, resendDelivery } from "./webhook-deliveries.ts";
 
 export function createWebhookStore(database: PrismaDatabase, administer: Administer): WebhookStore {
-  const { prisma } = database;
+  const { reads } = database;
 
   return {
     async set(place, { url, events, secret }) {
@@ -55,12 +55,12 @@ export function createWebhookStore(database: PrismaDatabase, administer: Adminis
     },
 
     async inForce(place) {
-      const [row] = await versions(prisma, isInForce(place));
+      const [row] = await versions(reads, isInForce(place));
       return row ? { webhook: webhookOf(row), secret: row.secret, now: row.now } : null;
     },
 
     async find(id) {
-      const [row] = await versions(prisma, Prisma.sql`id = ${id}::uuid`);
+      const [row] = await versions(reads, Prisma.sql`id = ${id}::uuid`);
       return row ? webhookOf(row) : null;
     },
 
