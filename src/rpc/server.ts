@@ -62,6 +62,12 @@ type RpcReply = FastifyReply<RouteGenericInterface, http2.Http2Server>;
 const streamWindowBytes = 1024 * 1024;
 /** Per connection, which is closed beyond that. Real clients send none, and each costs the creation of an error. */
 const maxInvalidFrames = 20;
+/**
+ * Streams that a client may cancel on a connection, at once and per second: it is closed beyond that. With Node's 1,000 and 33, a client
+ * that watches hundreds of verifications on a connection lost all of them when it cancelled as many a second time within half a minute.
+ * What strangers cancel before it costs anything is limited further (`stream-scheduling.ts`).
+ */
+const cancelled = { streamResetBurst: 10_000, streamResetRate: 1_000 };
 /** Any request but those of inbound messages: as much as the gateway accepts. */
 const maxMessageBytes = 64 * 1024;
 /**
@@ -100,6 +106,7 @@ export function createRpcServer(parts: {
   const options = {
     settings: { initialWindowSize: streamWindowBytes, maxConcurrentStreams: 1_000 },
     maxSessionInvalidFrames: maxInvalidFrames,
+    ...cancelled,
     Http2ServerResponse: grpcResponse({
       onAnswer: unauthenticatedStreams.answered,
       onFault: (call) => noteFault({ log, observer }, call),

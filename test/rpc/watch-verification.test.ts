@@ -1,5 +1,6 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
-import { Code } from "@connectrpc/connect";
+import { Code, createClient } from "@connectrpc/connect";
+import { Http2SessionManager } from "@connectrpc/connect-node";
 import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { newId } from "../../src/core/ids.ts";
 import { followChanges } from "../../src/core/watch-verification.ts";
@@ -11,6 +12,7 @@ import { transitionChannel } from "../../src/storage/transition.ts";
 import { merchant } from "../gateway/merchant.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { moveExpiry } from "../harness/expiry.ts";
+import { transportTo } from "../harness/grpc-transport.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
 import { shortenTimers } from "../harness/timers.ts";
 import { scrape } from "../ops/scrape.ts";
@@ -337,6 +339,34 @@ test("watches that are cancelled and unwatched verifications do not affect other
   await send(await createPending(shop));
   expect(await staying.next()).toBe(VERIFIED);
   expect(await staying.next()).toBeUndefined();
+});
+
+test("a client may leave hundreds of watches on a connection, and again: those that it keeps go on", async () => {
+  const pending = await createPending(shop);
+  const sessionManager = new Http2SessionManager(`http://${there.grpcAddress}`);
+  onTestFinished(() => sessionManager.abort());
+  const transport = transportTo(there.grpcAddress, `Bearer ${project.liveKey}`, sessionManager);
+  const rpc = createClient(VerificationService, transport);
+  const open = async (signal?: AbortSignal) => {
+    const seen = rpc.watchVerification({ verificationId: pending.id }, { ...(signal && { signal }) });
+    const watch = seen[Symbol.asyncIterator]();
+    await watch.next();
+    return watch;
+  };
+  const openWatches = async () =>
+    (await scrape(there.opsUrl)).sum("phoneproof_rpc_streams_open", {
+      method: "phoneproof.v1.VerificationService/WatchVerification",
+    });
+  const others = await openWatches();
+  const kept = await open();
+  for (const _ of ["once", "again"]) {
+    const left = new AbortController();
+    await Promise.all(Array.from({ length: 900 }, () => open(left.signal)));
+    left.abort();
+    await vi.waitUntil(async () => (await openWatches()) === others + 1, { timeout: 45_000 });
+  }
+  await send(pending);
+  expect((await kept.next()).value?.verification?.status).toBe(VERIFIED);
 });
 
 test("when the service stops, a watch ends with service_unavailable: only a terminal state is a normal end", async () => {
