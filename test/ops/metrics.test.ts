@@ -9,13 +9,17 @@ import { pino } from "pino";
 import { Registry } from "prom-client";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { parseConfig } from "../../src/config.ts";
-import { decodeId } from "../../src/core/ids.ts";
+import { decodeId, encodeId, newId } from "../../src/core/ids.ts";
 import type { AttemptResult, DueAttempt } from "../../src/core/webhook.ts";
 import { DestinationNumberService } from "../../src/gen/proto/phoneproof/v1/destination_number_pb.ts";
 import { ErasureService } from "../../src/gen/proto/phoneproof/v1/erasure_pb.ts";
 import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
 import { ProjectService } from "../../src/gen/proto/phoneproof/v1/project_pb.ts";
-import { ServiceTokenService } from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
+import {
+  ServiceTokenScope,
+  ServiceTokenService,
+} from "../../src/gen/proto/phoneproof/v1/service_token_pb.ts";
+import { StatisticsService } from "../../src/gen/proto/phoneproof/v1/statistics_pb.ts";
 import { Environment, VerificationService } from "../../src/gen/proto/phoneproof/v1/verification_pb.ts";
 import { WebhookService } from "../../src/gen/proto/phoneproof/v1/webhook_pb.ts";
 import { createDeliveryMetrics } from "../../src/ops/delivery-metrics.ts";
@@ -538,18 +542,36 @@ test("the pool's connections are shown as idle and busy, with the statements tha
       waiting: sum("phoneproof_database_pool_waiting"),
     };
   };
+  const { projectId } = await idle.createProject();
+  const tokens = small.client(ServiceTokenService);
+  const statistics = small.client(StatisticsService);
+  const verifications = small.client(VerificationService);
   const holder = await idle.db.connect();
   onTestFinished(() => holder.release(true));
-  await holder.query("BEGIN; LOCK TABLE service_token");
+  await holder.query("BEGIN; LOCK TABLE service_token, verification, number_statistics");
   // The limit on the wait for a connection.
   suppressTimers(5_000);
-  const tokens = small.client(ServiceTokenService);
-  const calls = Promise.all(Array.from({ length: 7 }, () => tokens.listServiceTokens({})));
-  await expect
-    .poll(look)
-    .toMatchObject({ size: 4, busy: 4, idle: 0, waiting: expect.toSatisfy((n) => n >= 3) });
+  // Of each kind of these, one runs at a time.
+  const running = [
+    tokens.createServiceToken({ scope: ServiceTokenScope.ADMIN }),
+    tokens.listServiceTokens({}),
+    verifications.listVerifications({ projectId }),
+    statistics.getStatistics({ projectId }),
+  ];
+  await expect.poll(look).toMatchObject({ size: 4, busy: 4, idle: 0 });
+  const unknown = { projectId, verificationId: encodeId("vrf_", newId()) };
+  const waiting = [
+    verifications.getVerification(unknown).catch(() => {}),
+    verifications.cancelVerification(unknown).catch(() => {}),
+  ];
+  await expect.poll(look).toMatchObject({
+    size: 4,
+    busy: 4,
+    idle: 0,
+    waiting: expect.toSatisfy((n) => n >= waiting.length),
+  });
   await holder.query("COMMIT");
-  await calls;
+  await Promise.all([...running, ...waiting]);
   await expect.poll(look).toMatchObject({ size: 4, busy: 0, idle: 4, waiting: 0 });
 });
 
