@@ -60,6 +60,13 @@ export function scheduleStreams(
     return true;
   }) as typeof server.emit;
 
+  server.on("session", (session) => {
+    session.prependListener("stream", (stream) => {
+      // It was reset in the same piece that opened it, and no longer knows its session when it arrives.
+      if (stream.destroyed && !session.destroyed && !isKnown(session)) noteResets(session, 1);
+    });
+  });
+
   function arrive(arrival: Arrival): void {
     const { session } = arrival.stream;
     if (session === undefined || session.destroyed) return;

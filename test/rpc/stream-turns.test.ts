@@ -3,6 +3,7 @@ import http2, { type Http2ServerRequest, type Http2ServerResponse, type Http2Ses
 import net from "node:net";
 import { setImmediate } from "node:timers/promises";
 import { expect, onTestFinished, test, vi } from "vitest";
+import { readSessionsInTurns } from "../../src/rpc/session-turns.ts";
 import { keepSessions } from "../../src/rpc/sessions.ts";
 import { scheduleStreams } from "../../src/rpc/stream-scheduling.ts";
 import { callHeaders, endHeaders, frame, preface } from "../security/http2-frames.ts";
@@ -18,7 +19,9 @@ test.for([
 ])("a stream that is $name before its turn is skipped, and a client that does so repeatedly is disconnected", async ({
   reason,
 }) => {
+  // Node's own limit is a thousand.
   const server = http2.createServer();
+  readSessionsInTurns().watch(server);
   keepSessions().watch(server);
   scheduleStreams(server, { isKnown: () => false, noteRefused: () => {} });
   let taken = 0;
