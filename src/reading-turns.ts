@@ -142,6 +142,8 @@ export class ReadingTurns {
   }
 
   take(connection: PiecewiseConnection, received: Buffer): void {
+    // What came before it was dropped: the middle of a body would be taken for a request.
+    if (connection.socket.destroyed) return;
     if (connection.rest !== undefined) {
       connection.readAhead(received);
       this.#keep(connection, received.length);

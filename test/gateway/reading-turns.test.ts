@@ -1,7 +1,7 @@
 /** How much of what clients send is parsed in a turn of the event loop. */
 
 import { once } from "node:events";
-import type { RequestListener } from "node:http";
+import { createServer, type RequestListener } from "node:http";
 import net from "node:net";
 import { setImmediate } from "node:timers/promises";
 import v8 from "node:v8";
@@ -9,7 +9,7 @@ import vm from "node:vm";
 import { pino } from "pino";
 import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { createHttpServer } from "../../src/gateway/http-server.ts";
-import { trust } from "../../src/request-turns.ts";
+import { readRequestsInTurns, trust } from "../../src/request-turns.ts";
 import { countTime, readInTurns } from "../harness/reading.ts";
 import { statusesOf } from "./raw-http.ts";
 
@@ -281,6 +281,31 @@ test("requests that wait for their turn do not begin once a response has closed 
   client.write("GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1_000));
   expect(await statusesOf(client)).toEqual(["HTTP/1.1 200"]);
   expect(begunThen).toBe(0);
+});
+
+test("once a request has closed its connection, nothing begins of what Node still held of it", async () => {
+  const urls: (string | undefined)[] = [];
+  const server = createServer(({ url, socket }) => {
+    urls.push(url);
+    socket.destroy();
+  });
+  readRequestsInTurns(server);
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  onTestFinished(() => void server.close());
+  const { port } = server.address() as net.AddressInfo;
+  const accepted = once(server, "connection") as Promise<[net.Socket]>;
+  net.connect({ port, host: "127.0.0.1" }).resume();
+  const [socket] = await accepted;
+  const closed = once(socket, "close");
+  // As much as is parsed before the time is looked at.
+  const request = (path: string) => `GET ${path} HTTP/1.1\r\nHost: ${"a".repeat(999 - path.length)}\r\n\r\n`;
+  socket.pause();
+  socket.push(request("/closing") + request("/dropped"));
+  socket.push(request("/behind"));
+  socket.resume();
+  await closed;
+  expect(urls).toEqual(["/closing"]);
 });
 
 test("connections are not kept in memory once they have closed, whether or not they waited for their turn then", async () => {
