@@ -67,7 +67,7 @@ const maxInvalidFrames = 20;
  * that watches hundreds of verifications on a connection lost all of them when it cancelled as many a second time within half a minute.
  * What strangers cancel before it costs anything is limited further (`stream-scheduling.ts`).
  */
-const cancelled = { streamResetBurst: 10_000, streamResetRate: 1_000 };
+const cancelled = { streamResetBurst: 2_000, streamResetRate: 200 };
 /** Any request but those of inbound messages: as much as the gateway accepts. */
 const maxMessageBytes = 64 * 1024;
 /**

@@ -3,8 +3,8 @@ import { afterRunning } from "../running-time.ts";
 import type { Database } from "./database.ts";
 
 /**
- * The share of the pool's connections that each kind of unbatched statement may use at once, so that creations always find one.
- * The smallest pool has four.
+ * The share of the pool's connections that each kind of unbatched statement may use at once, however much is asked for. The smallest
+ * pool has four.
  */
 const share = 1 / 4;
 const queueTimeoutMs = 3_000;
