@@ -269,6 +269,46 @@ test("what waits of a connection when a credential is found valid does not count
   expect(await isAllParsed()).toBe(true);
 });
 
+test("what waits of a connection counts with those with a valid credential once it has one, and until it was parsed", async () => {
+  let takesMs = 5;
+  let now = performance.now();
+  const clock = vi.spyOn(performance, "now").mockImplementation(() => {
+    now += takesMs;
+    return now;
+  });
+  onTestFinished(() => void clock.mockRestore());
+  const { admit, reported, sessions } = await serverWithClients();
+  const [large, small, more, later] = sessions as [Http2Session, Http2Session, Http2Session, Http2Session];
+  const ofUnknownType = Buffer.alloc(9 + 16_384);
+  ofUnknownType.writeUIntBE(16_384, 0, 3);
+  ofUnknownType[3] = 0xfe;
+  const bytes = Buffer.alloc(45 << 20, ofUnknownType);
+  const sent = new Map<Http2Session, number>();
+  /** As Node reports what it has read ahead. Returns whether the connection is left. */
+  const receive = (session: Http2Session, length: number) => {
+    const socket = reported[sessions.indexOf(session)] as net.Socket;
+    socket.emit("data", bytes.subarray(sent.get(session) ?? 0, (sent.get(session) ?? 0) + length));
+    sent.set(session, (sent.get(session) ?? 0) + length);
+    return !socket.destroyed;
+  };
+  for (const session of [more, later]) admit(session);
+  // The turn's time is over then, so the other is one of those that have sent little.
+  expect(receive(large, 15 << 20)).toBe(true);
+  for (const length of [1_000, 25 << 20]) expect(receive(small, length)).toBe(true);
+  for (const session of [large, small]) admit(session);
+  // What arrives then counts as well.
+  expect(receive(large, 10 << 20)).toBe(true);
+  const closed = once(more, "close");
+  expect(receive(more, 20 << 20)).toBe(false);
+  await closed;
+  // All is parsed by those whose turn comes first.
+  takesMs = 0;
+  while (![large, small].every((session) => parsedOf(session) >= (sent.get(session) ?? 0)))
+    await setImmediate();
+  takesMs = 5;
+  expect(receive(later, 45 << 20)).toBe(true);
+});
+
 test("no more is read of a connection of which something waits for its turn", async () => {
   const { reported, sessions, sockets } = await serverWithClients();
   countTime();
@@ -363,11 +403,12 @@ test.for(ways)("a client may end its side $name while it is being answered", asy
   await Promise.all(closed);
 });
 
-test("of sessions that have ended with an error nothing is kept", async () => {
+test("of sessions that have ended with an error, and of their connections, nothing is kept", async () => {
   const { reported, server, sessions, sockets } = await serverWithClients();
   keepSessions().watch(server as Http2Server);
-  const kept: WeakRef<Http2Session>[] = [];
-  server.on("session", (session) => kept.push(new WeakRef(session)));
+  const kept: WeakRef<Http2Session | net.Socket>[] = [];
+  for (const event of ["session", "connection"])
+    server.on(event, (ended: Http2Session | net.Socket) => kept.push(new WeakRef(ended)));
   const { port } = server.address() as net.AddressInfo;
   const ofNoStream = frame("data", 0, 0, Buffer.alloc(10));
   for (const _ of sockets) {
@@ -389,8 +430,8 @@ test("of sessions that have ended with an error nothing is kept", async () => {
     await setImmediate();
     collectGarbage();
   }
-  expect(kept).toHaveLength(clients * 2);
-  expect(kept.filter((session) => session.deref() !== undefined)).toEqual([]);
+  expect(kept).toHaveLength(clients * 4);
+  expect(kept.filter((ended) => ended.deref() !== undefined)).toHaveLength(0);
 });
 
 test("a stream tells the address of its client", async () => {

@@ -1,4 +1,5 @@
 import { once } from "node:events";
+import { readFileSync } from "node:fs";
 import http2, {
   type ClientHttp2Session,
   type Http2Server,
@@ -6,12 +7,15 @@ import http2, {
   type ServerHttp2Stream,
 } from "node:http2";
 import net from "node:net";
-import { setTimeout as delay } from "node:timers/promises";
+import { text } from "node:stream/consumers";
+import { setTimeout as delay, setImmediate } from "node:timers/promises";
+import tls from "node:tls";
 import { afterEach, expect, onTestFinished, test, vi } from "vitest";
 import { readSessionsInTurns } from "../../src/rpc/session-turns.ts";
 import { keepSessions } from "../../src/rpc/sessions.ts";
 import { atFileEnd } from "../harness/endings.ts";
 import { callHeaders, endHeaders, endStream, frame, preface } from "../security/http2-frames.ts";
+import { certificates } from "./certificates.ts";
 
 afterEach(() => {
   vi.useRealTimers();
@@ -107,6 +111,11 @@ test("a client that goes on with its calls after its GOAWAY is not cut, if it is
   client.write(Buffer.concat(Array.from({ length: 1_000 }, () => frame("ping", 0, 0, Buffer.alloc(8)))));
   await vi.waitUntil(() => session.destroyed || looks === 10, { timeout: 45_000 });
   expect(session.destroyed).toBe(false);
+  // But once it has failed.
+  client.end(Buffer.alloc(30, "no frame"));
+  await vi.waitUntil(() => socket.isPaused() && socket.writableLength === 0, { timeout: 45_000 });
+  vi.advanceTimersByTime(2_000);
+  expect(session.destroyed).toBe(true);
 });
 
 test("a client that sends GOAWAY and is slow to take what it is sent is not disconnected for that", async () => {
@@ -127,16 +136,34 @@ test("a client that sends GOAWAY and is slow to take what it is sent is not disc
   await vi.waitUntil(() => received > answer.length, { timeout: 45_000 });
 });
 
-test("a connection whose client does not answer a ping by the next one is cut, unless it sends something else", async () => {
+test.for([
+  { name: "in plain text", overTls: false },
+  { name: "over TLS", overTls: true },
+])("a connection $name whose client does not answer a ping by the next one is cut, unless it sends something else", async ({
+  overTls,
+}) => {
   vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] });
-  const server = http2.createServer();
-  keepSessions().watch(server);
+  const { cert, key } = certificates.server;
+  const server = overTls
+    ? http2.createSecureServer({ cert: readFileSync(cert), key: readFileSync(key) })
+    : http2.createServer();
+  keepSessions().watch(server as Http2Server);
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
+  const { port } = server.address() as net.AddressInfo;
   const accepted = once(server, "session");
-  const client = net.connect((server.address() as net.AddressInfo).port, "127.0.0.1");
+  const connect = async () => {
+    const socket = net.connect(port, "127.0.0.1").on("error", () => {});
+    atFileEnd(() => socket.destroy());
+    await Promise.all([once(server, "connection"), once(socket, "connect")]);
+    return socket;
+  };
+  const plain = await connect();
+  // Another arrives before the first has negotiated TLS.
+  await connect();
+  const ca = readFileSync(certificates.authority);
+  const client = overTls ? tls.connect({ socket: plain, ca, ALPNProtocols: ["h2"] }) : plain;
   client.on("error", () => {}).resume();
-  atFileEnd(() => client.destroy());
   // The beginning of a frame of a hundred bytes, of a type that every implementation ignores.
   const beginning = Buffer.from([0, 0, 100, 0xfe, 0, 0, 0, 0, 0]);
   client.write(Buffer.concat([preface, frame("settings", 0, 0, Buffer.alloc(0)), beginning]));
@@ -219,6 +246,24 @@ test("a stop cuts the connection of a client that has frozen, once its time is u
   server.close();
   sessions.close(10);
   await closed;
+});
+
+test("a stop leaves open calls their time", async () => {
+  const server = http2.createServer();
+  const sessions = keepSessions();
+  sessions.watch(server);
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { client } = await connectTo(server);
+  const call = client.request();
+  const [stream] = (await once(server, "stream")) as [ServerHttp2Stream];
+  stream.respond();
+  server.close();
+  sessions.close(3_600_000);
+  await delay(20);
+  await setImmediate();
+  stream.end("done");
+  expect(await text(call)).toBe("done");
 });
 
 /** Both sides of a connection. */
