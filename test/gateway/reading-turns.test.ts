@@ -155,6 +155,37 @@ describe("a connection that has presented a valid credential", () => {
     const atOnce = turns.filter((parsed) => parsed > 50_000).reduce((sum, parsed) => sum + parsed, 0);
     expect(atOnce).toBeLessThan(0.5 * 20 * count);
   });
+
+  test("is read at once if it has sent a lot in total, and in pieces for good once it has sent a lot at once", async () => {
+    const server = serverThat(trusting);
+    let parsed = 0;
+    server.on("request", () => void parsed++);
+    server.listen(0, "127.0.0.1");
+    await once(server, "listening");
+    const { port } = server.address() as net.AddressInfo;
+    const client = net.connect({ port, host: "127.0.0.1" }).resume();
+    onTestFinished(() => {
+      client.destroy();
+      server.close();
+    });
+    // A turn's time is over after a few pieces.
+    countTime(1);
+    /** How many of so many requests are parsed in a turn at most. */
+    const mostInTurn = async (count: number) => {
+      client.write(before.repeat(count));
+      const [until, turns] = [parsed + count, [0]];
+      while (parsed < until) {
+        const parsedThen = parsed;
+        await setImmediate();
+        turns.push(parsed - parsedThen);
+      }
+      return Math.max(...turns);
+    };
+    for (let sent = 0; sent < 200; sent++) await mostInTurn(1);
+    expect(await mostInTurn(1_000)).toBeGreaterThan(500);
+    await mostInTurn(1);
+    expect(await mostInTurn(1_000)).toBeLessThan(500);
+  });
 });
 
 test("a head that took too long only because what was sent of it waits for its turn is not refused", async () => {
