@@ -104,8 +104,9 @@ describe("human-readable output", () => {
 
   test("hours in the future are left out instead of being shown as empty", async () => {
     const lines = await seen(120, "--since", "1h", "--hours", "30", "--environment", "live");
-    expect([2, 3]).toContain(hoursIn(lines).length);
-    expect(lines).toContainEqual(expect.stringMatching(/^expired {5}0 {2}·{2,3}$/));
+    // An hour that has just begun may not be counted yet, and another may begin meanwhile.
+    expect([1, 2, 3]).toContain(hoursIn(lines).length);
+    expect(lines).toContainEqual(expect.stringMatching(/^expired {5}0 {2}·{1,3}$/));
   });
 
   test("totals have a sparkline over the hours; the number and the carrier have bars", async () => {
