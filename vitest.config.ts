@@ -11,7 +11,7 @@ export default defineConfig({
     // Every suite has a database of its own. A process for each would spend a third of the run on imports.
     isolate: false,
     // A suite waits, too: for a process to start, or for the database.
-    maxWorkers: os.availableParallelism() + 4,
+    maxWorkers: os.availableParallelism() + 6,
     // Those that run at once in one file wait: for the same timeout of the service, or for processes.
     maxConcurrency: 12,
     // Bounds on what hangs, and on nothing else: a machine that others use may take many times as long as a quiet one.

@@ -4,6 +4,7 @@ import type { Directory } from "../../src/core/directory.ts";
 import { newId } from "../../src/core/ids.ts";
 import { hourMs } from "../../src/core/silence.ts";
 import { type CountedHour, type CountedHours, getStatistics } from "../../src/core/statistics.ts";
+import { blockFor } from "../harness/blocking.ts";
 
 const call = {
   caller: { kind: "service", scope: "read", projectId: newId(), environment: null },
@@ -20,8 +21,7 @@ const getFrom = (counted: CountedHours) =>
 
 /** One hour that takes a millisecond to unpack. */
 function* busyHour(): Generator<CountedHour> {
-  const until = performance.now() + 1;
-  while (performance.now() < until);
+  blockFor(1);
   yield { ...none, hour: 0, created: 2, verified: 1, times: [1], firstBucket: 3, lastVerifiedAt: 1 };
 }
 

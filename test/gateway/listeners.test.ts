@@ -4,6 +4,7 @@ import net from "node:net";
 import { setImmediate } from "node:timers/promises";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { createListeners, type Listeners } from "../../src/listeners.ts";
+import { blockFor } from "../harness/blocking.ts";
 import { freePorts } from "../harness/ports.ts";
 
 interface Opened {
@@ -44,7 +45,7 @@ test("of connections that wait to be accepted, several are in each round of the 
   server.on("connection", () => accepted++);
   const connected = Array.from({ length: count }, () => connect(port));
   // The kernel completes the handshakes meanwhile.
-  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 200);
+  blockFor(200);
   let rounds = 0;
   for (; accepted < count; rounds++) await setImmediate();
   await Promise.all(connected);

@@ -7,6 +7,7 @@ import pg from "pg";
 import type { TestProject } from "vitest/node";
 import { startEmbeddedPostgres } from "../../src/storage/embedded/embedded-postgres.ts";
 import { applyMigrations } from "../../src/storage/migrations.ts";
+import { blockFor } from "./blocking.ts";
 
 declare module "vitest" {
   interface ProvidedContext {
@@ -98,9 +99,8 @@ async function directoryInMemory(): Promise<string | undefined> {
 function stopAtOnce(dataDir: string): void {
   const pidFile = path.join(dataDir, "postgres", "postmaster.pid");
   if (existsSync(pidFile)) process.kill(Number.parseInt(readFileSync(pidFile, "utf8"), 10), "SIGQUIT");
-  const pause = new Int32Array(new SharedArrayBuffer(4));
   const deadline = Date.now() + 3_000;
-  while (existsSync(pidFile) && Date.now() < deadline) Atomics.wait(pause, 0, 0, 10);
+  while (existsSync(pidFile) && Date.now() < deadline) blockFor(10);
   rmSync(dataDir, { recursive: true, force: true, maxRetries: 3 });
 }
 

@@ -32,6 +32,7 @@ import { startService } from "../../src/service.ts";
 import { hintChannel } from "../../src/storage/transition.ts";
 import { version } from "../../src/version.ts";
 import { merchant } from "../gateway/merchant.ts";
+import { blockFor } from "../harness/blocking.ts";
 import { startCuttableProxy } from "../harness/cuttable-proxy.ts";
 import { moveExpiry } from "../harness/expiry.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
@@ -596,8 +597,7 @@ test("the event loop's share of busy time is that since the last scrape", async 
   expect(rested.share).toBeLessThanOrEqual(
     1 - certainlyIdleMs / (msOf(rested.after) - msOf(first.before)) + 0.001,
   );
-  const busyUntil = performance.now() + 400;
-  while (performance.now() < busyUntil);
+  blockFor(400);
   const worked = await look();
   const certainlyBusyMs = worked.before.active - rested.after.active;
   expect(worked.share).toBeGreaterThanOrEqual(

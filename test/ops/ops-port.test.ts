@@ -5,6 +5,7 @@ import { text } from "node:stream/consumers";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { createOpsHttpServer } from "../../src/ops/ops-http-server.ts";
+import { blockFor } from "../harness/blocking.ts";
 import { createDatabase, type TestDatabase } from "../harness/database.ts";
 import { readInTurns } from "../harness/reading.ts";
 import { startProcess } from "./service-process.ts";
@@ -99,7 +100,7 @@ describe("a server of the ops port", () => {
       socket.on("close", () => {
         closed += 1;
         // Longer than there is time for in a turn.
-        Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 10);
+        blockFor(10);
       });
     });
     const clients = 10;

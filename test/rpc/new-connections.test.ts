@@ -1,6 +1,7 @@
 import net from "node:net";
 import { setImmediate } from "node:timers/promises";
 import { expect, onTestFinished, test } from "vitest";
+import { blockFor } from "../harness/blocking.ts";
 import { startTestService } from "../harness/service.ts";
 import { preface } from "../security/http2-frames.ts";
 
@@ -16,7 +17,7 @@ test("of connections to the gRPC port that wait to be accepted, several are in e
     onTestFinished(() => void socket.destroy());
   }
   // The kernel completes the handshakes meanwhile.
-  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 200);
+  blockFor(200);
   let rounds = 0;
   for (; answered < count; rounds++) await setImmediate();
   expect(rounds).toBeLessThan(count / 2);

@@ -1,6 +1,7 @@
 import { afterAll, expect, onTestFinished, test } from "vitest";
 import { inTimeSlices, turnOfOthers } from "../../src/core/time-slices.ts";
 import { InboundMessageService } from "../../src/gen/proto/phoneproof/v1/inbound_message_pb.ts";
+import { blockFor } from "../harness/blocking.ts";
 import { startTestService } from "../harness/service.ts";
 import { connectRaw, type RawConnection } from "./raw-grpc.ts";
 
@@ -87,8 +88,7 @@ test("all streams of a source take turns as one: another source does not wait fo
 /** Requests that are available at once, each of which blocks the event loop for a moment. */
 async function* busyRequests(count: number, taken: string[], name: string) {
   for (let index = 0; index < count; index++) {
-    const until = performance.now() + 1;
-    while (performance.now() < until);
+    blockFor(1);
     taken.push(name);
     yield index;
   }
@@ -110,8 +110,7 @@ test("streams take turns, and each gets all of its requests in order", async () 
 
 test("work whose turn has come and that is then done leaves the turn to the others", async () => {
   turnOfOthers();
-  const until = performance.now() + 10;
-  while (performance.now() < until);
+  blockFor(10);
   // The slice is over, so each waits for a turn, and asks for none after it.
   const waiting = [turnOfOthers(), turnOfOthers(), turnOfOthers()];
   expect(waiting).not.toContain(undefined);

@@ -10,6 +10,7 @@ import { parseConfig } from "../../src/config.ts";
 import { startService } from "../../src/service.ts";
 import { merchant, usageOf } from "../gateway/merchant.ts";
 import { hasIpv6, noteAbsence } from "../harness/absent-tools.ts";
+import { blockFor } from "../harness/blocking.ts";
 import { createDatabase } from "../harness/database.ts";
 import { freePorts } from "../harness/ports.ts";
 import { startTestService, type TestService } from "../harness/service.ts";
@@ -286,8 +287,7 @@ test("a process whose event loop is slow, as for lack of CPU, does not take its 
   const connections = redis.sockets.length;
   // In each turn this runs before the commands of that turn are sent.
   const stall = () => {
-    const until = performance.now() + 300;
-    while (performance.now() < until);
+    blockFor(300);
     turn = setImmediate(stall);
   };
   let turn = setImmediate(stall);

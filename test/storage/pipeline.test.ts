@@ -2,6 +2,7 @@ import { afterAll, expect, onTestFinished, test } from "vitest";
 import { openDatabase, runStatement, type Statements } from "../../src/storage/database.ts";
 import { isDatabaseUnavailable } from "../../src/storage/database-errors.ts";
 import { PooledClient } from "../../src/storage/pooled-client.ts";
+import { blockFor } from "../harness/blocking.ts";
 import { createDatabase } from "../harness/database.ts";
 import { untilWaiting } from "../service/barrier.ts";
 
@@ -50,8 +51,8 @@ test("a second statement reaches the server before the first is answered", async
   for (let [busyMs, done] = [300, false]; !done; busyMs *= 2) {
     const results = Promise.all([runStatement(lane, slow, []), runStatement(lane, number, [1])]);
     await new Promise((resolve) => setImmediate(resolve));
-    const busyUntil = Date.now() + busyMs;
-    while (Date.now() < busyUntil) {}
+    blockFor(busyMs);
+    const busyUntil = Date.now();
     const [, [[, , at] = []]] = await results;
     done = Number(at) < busyUntil;
   }
@@ -115,8 +116,7 @@ test("a statement whose preparation failed with the one before it gets service_u
   );
   await new Promise((resolve) => setImmediate(resolve));
   // Both errors have arrived when this process reads the first.
-  const busyUntil = Date.now() + 500;
-  while (Date.now() < busyUntil) {}
+  blockFor(500);
   await cancelled;
   for (const one of await results) {
     expect(one).toMatchObject({ status: "rejected", reason: { code: "service_unavailable" } });

@@ -10,6 +10,7 @@ import { afterEach, describe, expect, onTestFinished, test, vi } from "vitest";
 import { keepConnections } from "../../src/webhooks/connections.ts";
 import { createEndpoints, type Endpoints, type Exchange } from "../../src/webhooks/endpoints.ts";
 import type { ResolvedAddress } from "../../src/webhooks/name-resolution.ts";
+import { blockFor } from "../harness/blocking.ts";
 import { atFileEnd } from "../harness/endings.ts";
 import { deadPort } from "../harness/ports.ts";
 import { certificates } from "../rpc/certificates.ts";
@@ -383,7 +384,7 @@ test("a connection that was idle for too long while the process was busy is not 
   const busy = Promise.withResolvers<Exchange>();
   // In a callback of input or output, as when a query's result arrives: no timer can expire between it and the sending.
   stat(import.meta.filename, () => {
-    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1_500);
+    blockFor(1_500);
     send().then(busy.resolve, busy.reject);
   });
   expect(await busy.promise).toMatchObject({ status: 204 });
