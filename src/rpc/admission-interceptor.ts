@@ -1,3 +1,4 @@
+import { setTimeout as delay } from "node:timers/promises";
 import {
   Code,
   ConnectError,
@@ -12,12 +13,16 @@ import type { Logger } from "pino";
 import type { Admission } from "../admission/admission.ts";
 import { limitAnswerTime } from "../answer-time.ts";
 import { asFailure, Failure } from "../failures.ts";
+import { VerificationService } from "../gen/proto/phoneproof/v1/verification_pb.ts";
 import { neededScope } from "./admission-gate.ts";
 import { methodName, noteAnswer, noteFault, type RpcObserver } from "./answered-call.ts";
 import { admittedKey } from "./call-context.ts";
 import { toMessageFailure } from "./message-errors.ts";
 import type { OpenStreams } from "./open-streams.ts";
 import { connectError, metadataOf } from "./refusal.ts";
+
+/** The shortest delay before a watch's credential is looked up again; it is up to twice as long. */
+const retryMs = 1_000;
 
 type Called = UnaryRequest | StreamRequest;
 
@@ -97,7 +102,7 @@ export function admissionInterceptor(parts: {
         answering.catch(noteLateFault);
         const response = await untilAborted(answering, request.signal);
         for (const [name, value] of metadataOf(requestId, call, rateLimit)) response.header.set(name, value);
-        if (response.stream) return { ...response, message: translated(response) };
+        if (response.stream) return { ...response, message: translated(response, entered.signal) };
         finish("ok");
         return response;
       } catch (thrown) {
@@ -117,6 +122,20 @@ export function admissionInterceptor(parts: {
       checkpoint = next;
     }
 
+    /** An unavailable database says nothing about a credential. A watch would end without the state that it has waited for. */
+    async function authenticateOnceAvailable(signal: AbortSignal): Promise<void> {
+      for (;;) {
+        try {
+          return await authenticate();
+        } catch (thrown) {
+          if (!(thrown instanceof Failure && thrown.code === "service_unavailable")) throw thrown;
+        }
+        // At random, so that not all streams of all processes retry at once.
+        await delay(retryMs * (1 + Math.random()), undefined, { signal }).catch(() => {});
+        signal.throwIfAborted();
+      }
+    }
+
     /** Registers the stream, which ends when its credential does, even if nothing is sent on it. */
     function opened(stream: StreamRequest): StreamRequest {
       const ended = new AbortController();
@@ -132,9 +151,12 @@ export function admissionInterceptor(parts: {
       return { ...stream, signal, message: checked(stream.message, authenticateAgain) };
     }
 
-    async function* translated(response: StreamResponse) {
+    async function* translated(response: StreamResponse, signal: AbortSignal) {
+      const authenticated = isWatch(request)
+        ? () => (admission.isCurrent(checkpoint) ? undefined : authenticateOnceAvailable(signal))
+        : authenticateAgain;
       try {
-        yield* checked(response.message, authenticateAgain);
+        yield* checked(response.message, authenticated);
         for (const [name, value] of metadataOf(requestId, call, undefined)) response.trailer.set(name, value);
         finish("ok");
       } catch (thrown) {
@@ -200,6 +222,8 @@ function checked<Message>(
     },
   };
 }
+
+const isWatch = ({ method }: Called) => method === VerificationService.method.watchVerification;
 
 /** What an administrator asks for may rightly take long, in many statements, and its result may not be there to be read again. */
 const isLimited = ({ stream, method }: Called) => !stream && neededScope(method) !== "admin";

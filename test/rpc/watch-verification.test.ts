@@ -208,6 +208,39 @@ test("a database outage ends no watch: watches continue afterwards, even if the 
   }
 });
 
+test("a watch's terminal state waits for its credential to be looked up again while the database does not answer that", async () => {
+  const pending = await createPending(shop);
+  const watching = watch(pending.id);
+  expect(await watching.next()).toBe(PENDING);
+  const end = watching.next();
+  const administrator = await here.db.connect();
+  onTestFinished(() => administrator.release(true));
+  await administrator.query("BEGIN; LOCK TABLE api_key");
+  /** Ends the look-ups of credentials that wait by now; each of them then has no answer. */
+  const refuseOne = () =>
+    vi.waitUntil(
+      async () => {
+        const { rowCount } = await here.db.query(
+          `WITH waiting AS MATERIALIZED (
+             SELECT pid FROM pg_stat_activity
+             WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%FROM api_key k%'
+           )
+           SELECT pg_cancel_backend(pid) FROM waiting`,
+        );
+        return (rowCount ?? 0) > 0;
+      },
+      { timeout: 45_000, interval: 20 },
+    );
+  // From now on no credential is remembered.
+  await refuseOne();
+  const before = await looksOf(there);
+  await send(pending);
+  await expect.poll(() => looksOf(there), { timeout: 45_000 }).toBeGreaterThan(before);
+  for (let refused = 0; refused < 3; refused++) await Promise.race([refuseOne(), end]);
+  await administrator.query("ROLLBACK");
+  expect([await end, await watching.next()]).toEqual([VERIFIED, undefined]);
+});
+
 test("while only the LISTEN connection cannot be opened, watches and windows still learn of what happens", async () => {
   const proxy = await startCuttableProxy(here.databaseUrl);
   const far = await here.startAnother({ DATABASE_NOTICES_URL: proxy.databaseUrl });
