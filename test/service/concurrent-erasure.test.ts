@@ -148,7 +148,9 @@ describe("concurrency", () => {
     const after: Pending[] = [];
     try {
       await untilWaiting(service.db, 1);
-      after.push(await verifiedBy(phone), await createPending(shop, expecting(phone)));
+      const verified = await verifiedBy(phone);
+      await deliveryWhen(service, verified.id, delivered);
+      after.push(verified, await createPending(shop, expecting(phone)));
     } finally {
       await holder.query("COMMIT");
       holder.release();
@@ -156,7 +158,9 @@ describe("concurrency", () => {
     expect(await erasing).toMatchObject({ verifications: 1, messages: 1 });
     expect((await shop.read(before.id)).body).toMatchObject({ phone: null });
     const places = await tablesWithPhone(phone);
-    expect(places).toEqual(expect.arrayContaining(["inbound_message", "live_code", "verification"]));
+    expect(places).toEqual(
+      expect.arrayContaining(["inbound_message", "live_code", "verification", "webhook_attempt"]),
+    );
     expect(await erasePhone(phone)).toMatchObject({ verifications: after.length, messages: 1 });
     expect(await tablesWithPhone(phone)).toEqual([]);
   });
