@@ -35,6 +35,10 @@ import { newPhone } from "./sms-source.ts";
 
 prepareShop();
 
+/** Printable ASCII as full-width characters. */
+const fullWidth = (text: string) =>
+  text.replace(/[!-~]/g, (character) => String.fromCharCode(character.charCodeAt(0) + 0xfee0));
+
 describe("erasing a phone", () => {
   test("removes it from every table, and leaves finished verifications and other phones as they are", async () => {
     const [phone, stranger] = [newPhone(), newPhone()];
@@ -176,14 +180,11 @@ describe("erasing a phone", () => {
     ["in international format", (a: string, b: string, c: string) => `+82 (${a.slice(1)}) ${b} ${c}`],
     ["with spaces around hyphens", (a: string, b: string, c: string) => `${a} - ${b} - ${c}`],
     ["encoded for a URL", (...parts: string[]) => `?to=${encodeURIComponent(parts.join(" "))}&from=010`],
-    ["encoded for a URL, in full width", (...parts: string[]) => parts.join("%20").replaceAll("%", "\uFF05")],
+    ["encoded for a URL, in full width", (...parts: string[]) => fullWidth(parts.join("%2D%2d"))],
+    ["encoded for a URL, with small percent signs", (...parts: string[]) => parts.join("\uFE6A2D\uFE6A2d")],
     ["beside a percent sign", (...parts: string[]) => `50%${parts.join("")}`],
     ["digit by digit", (...parts: string[]) => [...parts.join("")].join(" ")],
-    [
-      "in full-width digits",
-      (...parts: string[]) =>
-        parts.join("").replace(/\d/g, (digit) => String.fromCharCode(0xff10 + Number(digit))),
-    ],
+    ["in full-width digits", (...parts: string[]) => fullWidth(parts.join(""))],
   ] as const)("finds it in another sender's text %s", async ([, spell]) => {
     const phone = newPhone();
     const text = spell(phone.slice(0, 3), phone.slice(3, 7), phone.slice(7));
