@@ -196,9 +196,14 @@ describe("erasing a verification", () => {
     expect(await eraseVerification(verification.id)).toEqual(nothing);
   });
 
-  test("keeps messages with what looks like a code in its project's name, also once its own may be assigned again", async () => {
+  test.for([
+    { place: "name", settings: { name: "Shop 98765432" } },
+    { place: "template", settings: { smsTemplate: "{code} 문의 98765432" } },
+  ])("keeps messages with what looks like a code in its project's $place, also once its own may be assigned again", async ({
+    settings,
+  }) => {
     const number = "98765432";
-    const { liveKey } = await service.createProject({ name: `Shop ${number}` });
+    const { liveKey } = await service.createProject(settings);
     const shopThere = merchant(service.httpUrl, liveKey);
     const { id, to, text } = await createPending(shopThere);
     await shopThere.cancel(id);
@@ -217,9 +222,11 @@ describe("erasing a verification", () => {
     const [phone, stranger] = [newPhone(), newPhone()];
     const { id, to, code } = await createPending(shop);
     await shop.cancel(id);
+    // The first batch also has messages of earlier tests, the second has only these.
     await service.db.query(
       `INSERT INTO inbound_message (source, message_id, sender, destination, text, ingested_at, outcome, duplicate)
-       SELECT 'elsewhere', n::text, $1, '0200000000', 'hello', now(), 'no_match', false FROM generate_series(1, 5001) n`,
+       SELECT 'elsewhere', n::text, $1, '0200000000', 'hello', now() + n % 2 * interval '1 millisecond', 'no_match', false
+       FROM generate_series(1, 10002) n`,
       [newPhone()],
     );
     await service.sms({ to, from: phone, text: `[Web발신] ${code}` });
