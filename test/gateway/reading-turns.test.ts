@@ -258,6 +258,8 @@ test("of clients that leave at once with many unanswered requests, a few are don
 test("of clients that leave at once with a few unanswered requests, many are done with in a turn", async () => {
   const clients = 500;
   expect((await endsInTurns(clients, 2)).length).toBeLessThan(0.5 * clients);
+  // That they end without stack traces is over with them.
+  expect(new Error("later").stack).toContain("reading-turns.test.ts");
 });
 
 test("a client that has half-closed has sent all that Node read before that, although it waits for its turn", async () => {
