@@ -269,7 +269,7 @@ test("what waits of a connection when a credential is found valid does not count
   expect(await isAllParsed()).toBe(true);
 });
 
-test("what waits of a connection counts with those with a valid credential once it has one, and until it was parsed", async () => {
+test("what waits of a connection counts with those with a valid credential once it has one, until it was parsed, and is subtracted once", async () => {
   let takesMs = 5;
   let now = performance.now();
   const clock = vi.spyOn(performance, "now").mockImplementation(() => {
@@ -278,7 +278,13 @@ test("what waits of a connection counts with those with a valid credential once 
   });
   onTestFinished(() => void clock.mockRestore());
   const { admit, reported, sessions } = await serverWithClients();
-  const [large, small, more, later] = sessions as [Http2Session, Http2Session, Http2Session, Http2Session];
+  const [large, small, more, later, last] = sessions as [
+    Http2Session,
+    Http2Session,
+    Http2Session,
+    Http2Session,
+    Http2Session,
+  ];
   const ofUnknownType = Buffer.alloc(9 + 16_384);
   ofUnknownType.writeUIntBE(16_384, 0, 3);
   ofUnknownType[3] = 0xfe;
@@ -291,7 +297,7 @@ test("what waits of a connection counts with those with a valid credential once 
     sent.set(session, (sent.get(session) ?? 0) + length);
     return !socket.destroyed;
   };
-  for (const session of [more, later]) admit(session);
+  for (const session of [more, later, last]) admit(session);
   // The turn's time is over then, so the other is one of those that have sent little.
   expect(receive(large, 15 << 20)).toBe(true);
   for (const length of [1_000, 25 << 20]) expect(receive(small, length)).toBe(true);
@@ -306,7 +312,14 @@ test("what waits of a connection counts with those with a valid credential once 
   while (![large, small].every((session) => parsedOf(session) >= (sent.get(session) ?? 0)))
     await setImmediate();
   takesMs = 5;
+  // Of these, nothing waits when they close.
+  for (const session of [large, small]) {
+    const isClosed = once(session, "close");
+    reported[sessions.indexOf(session)]?.destroy();
+    await isClosed;
+  }
   expect(receive(later, 45 << 20)).toBe(true);
+  expect(receive(last, 25 << 20)).toBe(false);
 });
 
 test("no more is read of a connection of which something waits for its turn", async () => {
