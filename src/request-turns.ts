@@ -21,6 +21,7 @@ const headerMs = 0.00003;
 const chunkMs = 0.0003;
 
 interface Parser {
+  /** Whether Node unconsumes it when it is done with it. */
   _consumed: boolean;
   consume(handle: Handle): void;
   unconsume(): void;
@@ -139,10 +140,8 @@ function distrust(connection: Connection): void {
     connection.isTrusted = false;
     const { parser, _handle: handle } = socket;
     if (handle === null) return;
-    if (parser) {
-      parser.unconsume();
-      parser._consumed = false;
-    }
+    // Node does so once more when it is done with it, which changes nothing.
+    parser?.unconsume();
     readOn(handle);
   });
 }

@@ -111,6 +111,36 @@ test("an unknown method right after a body is recognized as one", async () => {
   expectApiError(answers[1], 404, "route_not_found");
   expect(answers).toHaveLength(2);
 });
+
+test("what follows a CONNECT is no request, nor is it taken for one of another connection", async () => {
+  const { hostname, port } = new URL(service.httpUrl);
+  const connect = () => {
+    const client = net.connect({ port: Number(port), host: hostname, allowHalfOpen: true });
+    onTestFinished(() => void client.destroy());
+    return client;
+  };
+  const path = "/v1/verifications/vrf_connects";
+  const connection = connectionOf(path);
+  const client = connect();
+  for (const request of [
+    `GET ${path} HTTP/1.1\r\n${authorised}\r\n`,
+    "CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n",
+  ]) {
+    client.write(request);
+    await once(client, "data");
+  }
+  const socket = await connection;
+  // Node gives a new connection the parser that was in use last.
+  const other = connect();
+  other.write("GET /v1/other HTTP/1.1\r\nHost: a\r\n\r\n");
+  await once(other, "data");
+  const { bytesRead } = socket;
+  client.write("GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n");
+  while (socket.bytesRead === bytesRead && !socket.destroyed) await nextTurn();
+  other.write(`GET /v1/other HTTP/1.1\r\nHost: a\r\n${last}\r\n`);
+  expect(await statusesOf(other)).toEqual(["HTTP/1.1 404"]);
+});
+
 test("CONNECT after a request is answered after it", async () => {
   const answers = await exchange(service.httpUrl, `${whole}CONNECT a:1 HTTP/1.1\r\nHost: localhost\r\n\r\n`);
   expectApiError(answers[0], 404, "verification_not_found");

@@ -120,6 +120,50 @@ test("of what many clients send at once, 64 MiB wait, who sends more is disconne
   expect(answer.toString()).toMatch(/^HTTP\/1\.1 200 /);
 });
 
+test.for([
+  { name: "requests", head: "", item: `GET / HTTP/1.1\r\nHost: ${"a".repeat(130)}\r\n\r\n` },
+  {
+    name: "chunks",
+    head: "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+    item: "8\r\naaaaaaaa\r\n",
+  },
+])("no more is read of connections of which $name wait for their turn", async ({ name, head, item }) => {
+  const clients = 20;
+  const parsed = new Map<net.Socket, number>();
+  const count = (socket: net.Socket, items: number) =>
+    parsed.set(socket, (parsed.get(socket) ?? 0) + items * item.length);
+  const server = serverThat((request, response) => {
+    const { socket } = request;
+    if (name === "requests") count(socket, 1);
+    // Those that arrive before the body is read are reported together.
+    else request.on("data", ({ length }: Buffer) => count(socket, length / 8));
+    request.resume().on("end", () => response.end());
+  });
+  server.on("connection", (socket) => parsed.set(socket, head.length));
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as net.AddressInfo;
+  const sockets = Array.from({ length: clients }, () => net.connect({ port, host: "127.0.0.1" }).resume());
+  onTestFinished(() => {
+    for (const socket of sockets) socket.destroy();
+    server.close();
+  });
+  // More than a dozen pieces at once.
+  countTime(0.02);
+  // Node reads so much at once.
+  const oneRead = 64 * 1024;
+  const bytes = head + item.repeat((3 * oneRead) / item.length);
+  for (const socket of sockets) socket.write(bytes);
+  let mostWaiting = 0;
+  const areAllParsed = () =>
+    parsed.size === clients && [...parsed.values()].every((length) => length === bytes.length);
+  while (!areAllParsed()) {
+    await setImmediate();
+    for (const [socket, length] of parsed) mostWaiting = Math.max(mostWaiting, socket.bytesRead - length);
+  }
+  expect(mostWaiting).toBeLessThan(oneRead + item.length);
+});
+
 const fields = Array.from({ length: 500 }, (_, index) => index.toString(36));
 
 describe("a connection that has presented a valid credential", () => {
