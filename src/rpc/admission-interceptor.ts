@@ -126,7 +126,7 @@ export function admissionInterceptor(parts: {
     async function authenticateOnceAvailable(signal: AbortSignal): Promise<void> {
       for (;;) {
         try {
-          return await authenticate();
+          return await authenticateAgain();
         } catch (thrown) {
           if (!(thrown instanceof Failure && thrown.code === "service_unavailable")) throw thrown;
         }
@@ -152,11 +152,9 @@ export function admissionInterceptor(parts: {
     }
 
     async function* translated(response: StreamResponse, signal: AbortSignal) {
-      const authenticated = isWatch(request)
-        ? () => (admission.isCurrent(checkpoint) ? undefined : authenticateOnceAvailable(signal))
-        : authenticateAgain;
+      const check = isWatch(request) ? () => authenticateOnceAvailable(signal) : authenticateAgain;
       try {
-        yield* checked(response.message, authenticated);
+        yield* checked(response.message, check);
         for (const [name, value] of metadataOf(requestId, call, undefined)) response.trailer.set(name, value);
         finish("ok");
       } catch (thrown) {
