@@ -19,6 +19,40 @@ const project = await service.createProject();
 const browser = await startBrowser();
 const cli = smsSource(service);
 
+/** Keeps the page's event streams in `streams`. */
+const keptStreams = `const Stream = EventSource;
+  window.streams = [];
+  window.EventSource = class extends Stream {
+    constructor(...given) {
+      super(...given);
+      window.streams.push(this);
+    }
+  };`;
+
+/**
+ * Counts the window's status requests in `asked`, and those whose answer it has read in `answered`. Counted in the page, which asks
+ * while its clock runs: the request may reach a route later. The window reads the body of an answer with status 200, and asks again
+ * only after that.
+ */
+const countedPolls = `globalThis.asked = 0;
+  globalThis.answered = 0;
+  const count = () => answered++;
+  const { json } = Response.prototype;
+  Response.prototype.json = function () {
+    const body = json.call(this);
+    body.then(count, count);
+    return body;
+  };
+  const send = fetch;
+  globalThis.fetch = (...request) => {
+    const answer = send(...request);
+    if (request[0].endsWith("/status")) {
+      asked++;
+      answer.then(({ ok }) => ok || count(), count);
+    }
+    return answer;
+  };`;
+
 const live = (request: object = {}) => createWindow(service, project, request, "live");
 const send = (window: OpenWindow, from = "010-1234-5678", text = window.text) =>
   cli.send({ to: window.to, from, text, carrier: "SKT" });
@@ -174,45 +208,27 @@ test("if the event stream falls silent without ending, as after a change of netw
 test("a stream that breaks is left to the browser, which opens it again after the pause that the service asks for", async () => {
   const window = await live();
   const page = await (await person(browser, "desktop")).newPage();
-  await page.addInitScript({
-    content: `const Stream = EventSource;
-      window.EventSource = class extends Stream {
-        constructor(...given) {
-          super(...given);
-          super.addEventListener("error", () => { window.isBroken = true; });
-        }
-      };`,
-  });
-  const asked: Route[] = [];
-  await page.route("**/events", (route) => void asked.push(route));
+  await page.addInitScript({ content: countedPolls + keptStreams });
+  const opened: Route[] = [];
+  await page.route("**/events", (route) => void opened.push(route));
   await stopClock(page);
   await page.goto(window.url);
-  await expect.poll(() => asked.length).toBe(1);
+  await expect.poll(() => opened.length).toBe(1);
+  await page.evaluate("streams[0].addEventListener('error', () => { window.isBroken = true; })");
   await page.clock.runFor(36_000);
-  await asked[0]?.fulfill({
+  await opened[0]?.fulfill({
     contentType: "text/event-stream",
     body: "retry: 600000\n\nevent: beat\ndata: {}\n\n",
   });
   await expect.poll(() => page.evaluate("window.isBroken === true")).toBe(true);
-  const { promise: polled, resolve } = Promise.withResolvers<void>();
-  await page.route("**/status", async (route) => {
-    await route.continue();
-    resolve();
-  });
+  // While one is unanswered, it would ask no more.
+  await expect.poll(() => page.evaluate("asked - answered")).toBe(0);
+  const asked = await page.evaluate<number>("asked");
   await page.clock.runFor(8_000);
-  await polled;
-  expect(asked).toHaveLength(1);
+  expect(await page.evaluate("asked")).toBeGreaterThan(asked);
+  expect(await page.evaluate("streams.map(({ readyState }) => readyState)")).toEqual([0]);
 });
 
-/** Keeps the page's event streams in `streams`. */
-const keptStreams = `const Stream = EventSource;
-  window.streams = [];
-  window.EventSource = class extends Stream {
-    constructor(...given) {
-      super(...given);
-      window.streams.push(this);
-    }
-  };`;
 const visibility = (value: "hidden" | "visible") =>
   `Object.defineProperty(document, "visibilityState", { value: "${value}", configurable: true });
    document.dispatchEvent(new Event("visibilitychange"));`;
@@ -298,26 +314,7 @@ test.for([
   await stopClock(page);
   await page.route("**/events", (route) => route.abort());
   await page.route("**/status", (route) => route.fulfill(answer));
-  // Counted in the page, which asks while its clock runs: the request may get here later. The window reads the body of an answer
-  // with status 200, and asks again only after that.
-  await page.addInitScript(`globalThis.asked = 0;
-    globalThis.answered = 0;
-    const count = () => answered++;
-    const { json } = Response.prototype;
-    Response.prototype.json = function () {
-      const body = json.call(this);
-      body.then(count, count);
-      return body;
-    };
-    const send = fetch;
-    globalThis.fetch = (...request) => {
-      const answer = send(...request);
-      if (request[0].endsWith("/status")) {
-        asked++;
-        answer.then(({ ok }) => ok || count(), count);
-      }
-      return answer;
-    };`);
+  await page.addInitScript({ content: countedPolls });
   await page.goto(window.url);
   await page.evaluate(`var said = [];
     const connection = document.querySelector("[data-connection]");
