@@ -126,8 +126,9 @@ test("the end of a connection between two statements of a transaction fails it, 
     onError: (error) => reported.push((error as pg.DatabaseError).code),
   });
   const transaction = inTransaction(database, async (client) => {
+    const ended = new Promise((resolve) => client.once("end", resolve));
     await client.query("SET idle_in_transaction_session_timeout = 1");
-    await new Promise((resolve) => client.once("end", resolve));
+    await ended;
     return client.query("SELECT 1");
   });
   await expect(transaction).rejects.toMatchObject({ code: "service_unavailable" });
