@@ -95,7 +95,10 @@ export async function startFaultyProxy(target: string, timeoutMs: number): Promi
   });
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
+  const settled = async () => void (await Promise.all(underWay));
   atFileEnd(async () => {
+    // A client that gave up does not wait for the answer to its request.
+    await settled();
     agent.destroy();
     server.closeAllConnections();
     await new Promise((resolve) => server.close(resolve));
@@ -107,9 +110,7 @@ export async function startFaultyProxy(target: string, timeoutMs: number): Promi
     meet(...next) {
       script.splice(0, script.length, ...next);
     },
-    async settled() {
-      await Promise.all(underWay);
-    },
+    settled,
   };
 }
 
