@@ -50,64 +50,77 @@ test("on SIGTERM a process becomes unready, answers further requests with connec
   expect(text()).not.toMatch(/"level":[56]0/);
 });
 
-describe("on each signal that ends a process,", () => {
-  const start = () => startProcess({ DATABASE_URL: beside.databaseUrl, ROLES: "api", DRAIN_SECONDS: "0" });
+/** A connection that is read only after `resume`. */
+async function connect(httpUrl: string): Promise<net.Socket> {
+  const { hostname, port } = new URL(httpUrl);
+  const socket = net.connect({ host: hostname, port: Number(port) }).pause();
+  onTestFinished(() => void socket.destroy());
+  await once(socket, "connect");
+  return socket;
+}
 
-  /** A connection that is read only after `resume`. */
-  async function connect(httpUrl: string): Promise<net.Socket> {
-    const { hostname, port } = new URL(httpUrl);
-    const socket = net.connect({ host: hostname, port: Number(port) }).pause();
-    onTestFinished(() => void socket.destroy());
-    await once(socket, "connect");
-    return socket;
-  }
+const heads = (text: string) => text.match(/HTTP\/1\.1 \d{3}|^Connection: .*$/gim);
 
-  const heads = (text: string) => text.match(/HTTP\/1\.1 \d{3}|^Connection: .*$/gim);
+/** No time passes after which a stop gives up calls, and cuts connections off. */
+function stopRunningTime(): void {
+  const clock = vi.spyOn(runningTime, "now").mockReturnValue(runningTime.now());
+  onTestFinished(() => clock.mockRestore());
+}
+
+describe("at a stop", () => {
   const create = (key: string, body: string) =>
     `POST /v1/verifications HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${liveKey}\r\n` +
     `Content-Type: application/json\r\nIdempotency-Key: ${key}\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
 
-  /** What is answered to requests on one connection, of which the first is being worked on when the process is told to stop. */
-  async function answersAtStop(signal: NodeJS.Signals, requests: string) {
-    const { child, httpUrl, ended } = await start();
+  /** What is answered to requests on one connection, of which the first is being worked on when the service is told to stop. */
+  async function answersAtStop(requests: string) {
+    const other = await beside.startAnother();
+    stopRunningTime();
     const lock = await beside.db.connect();
     try {
       await lock.query("BEGIN; LOCK TABLE verification, usage");
-      const socket = await connect(httpUrl);
+      const socket = await connect(other.httpUrl);
       socket.write(requests);
       await untilWaiting(beside.db, 1);
-      child.kill(signal);
-      await expect.poll(() => stopped(httpUrl)).toBe(true);
+      const closed = other.close();
+      await expect.poll(() => stopped(other.httpUrl)).toBe(true);
       await lock.query("ROLLBACK");
       const answers = heads(await readToEnd(socket));
-      expect(await ended()).toBe(0);
+      await closed;
       return answers;
     } finally {
       lock.release(true);
     }
   }
 
-  test("SIGHUP: a request that was already being worked on is answered with connection: close", async () => {
-    expect(await answersAtStop("SIGHUP", create("worked-on-1", "{}"))).toEqual([
-      "HTTP/1.1 201",
-      "Connection: close",
-    ]);
+  test("a request that was already being worked on is answered with connection: close", async () => {
+    expect(await answersAtStop(create("worked-on-1", "{}"))).toEqual(["HTTP/1.1 201", "Connection: close"]);
   });
 
-  test("SIGTERM: so is one that is being refused for its body, after which the connection could be kept", async () => {
+  test("so is one that is being refused for its body, after which the connection could be kept", async () => {
     const request = create("too-large-1", `"${"x".repeat(bodyLimitBytes)}"`);
-    expect(await answersAtStop("SIGTERM", request)).toEqual(["HTTP/1.1 400", "connection: close"]);
+    expect(await answersAtStop(request)).toEqual(["HTTP/1.1 400", "connection: close"]);
   });
 
-  test("SIGTERM: of requests that are worked on one after the other on a connection, only the last one's answer closes it", async () => {
+  test("of requests that are worked on one after the other on a connection, only the last one's answer closes it", async () => {
     const requests = create("in-a-row-1", "{}") + create("in-a-row-2", "{}") + create("in-a-row-3", "[]");
-    expect(await answersAtStop("SIGTERM", requests)).toEqual([
+    expect(await answersAtStop(requests)).toEqual([
       "HTTP/1.1 201",
       "Connection: keep-alive",
       "HTTP/1.1 201",
       "HTTP/1.1 422",
       "Connection: close",
     ]);
+  });
+});
+
+describe("on each signal that ends a process,", () => {
+  const start = () => startProcess({ DATABASE_URL: beside.databaseUrl, ROLES: "api", DRAIN_SECONDS: "0" });
+
+  test("SIGHUP: it stops, and exits with 0", async () => {
+    const { child, ended } = await start();
+    child.kill("SIGHUP");
+    expect(await ended()).toBe(0);
   });
 
   test("SIGINT: answers that a client takes only later arrive completely, and clients that take none are cut off in time", async () => {
@@ -180,9 +193,7 @@ test("a stop lasts until the last answer that is being sent has been taken, and 
   for (const socket of sockets) socket.write(request.repeat(count));
   // Answered last, on a connection of its own.
   expect((await merchant(other.httpUrl, liveKey).read("vrf_none")).status).toBe(404);
-  // No time passes after which connections are cut off.
-  const clock = vi.spyOn(runningTime, "now").mockReturnValue(runningTime.now());
-  onTestFinished(() => clock.mockRestore());
+  stopRunningTime();
   let isClosed = false;
   const closed = other.close().then(() => {
     isClosed = true;
@@ -256,9 +267,7 @@ test("calls whose database does not answer when their process stops are refused 
 test("a stop answers a gRPC call that was already being worked on", async () => {
   const other = await beside.startAnother();
   const { id: verificationId } = (await merchant(other.httpUrl, liveKey).create()).body;
-  // No time passes after which connections are cut off.
-  const clock = vi.spyOn(runningTime, "now").mockReturnValue(runningTime.now());
-  onTestFinished(() => clock.mockRestore());
+  stopRunningTime();
   const lock = await beside.db.connect();
   try {
     await lock.query("BEGIN; SELECT FROM usage FOR UPDATE");
