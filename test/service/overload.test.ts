@@ -187,18 +187,19 @@ test("a request that ignores Retry-After is still answered by a process that is 
   const proxy = await startCuttableProxy(service.databaseUrl);
   const { child, httpUrl, ended } = await startProcess({ DATABASE_URL: proxy.patientUrl });
   const { hostname, port } = new URL(httpUrl);
-  const socket = net.connect({ host: hostname, port: Number(port) });
   const head = `HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${project.liveKey}\r\n`;
   // Not with a lock: the server would end the statement that waits for it, after eight seconds, be they those of a suspension.
   void proxy.holdAnswerTo("\0create_new\0");
   try {
     await callUntilShed(() => merchant(httpUrl, project.liveKey).create());
+    // Not before: a connection that has sent nothing is closed after ten seconds, and the refusals may come later than that.
+    const socket = net.connect({ host: hostname, port: Number(port) });
+    onTestFinished(() => void socket.destroy());
     socket.write(`POST /v1/verifications ${head}Idempotency-Key: too-soon\r\nContent-Length: 2\r\n\r\n{}`);
     expect(String(await once(socket, "data"))).toMatch(/^HTTP\/1.1 503 .*\r\nretry-after: 1\r\n/s);
     socket.write(`GET /v1/nothing ${head}\r\n`, () => child.kill("SIGTERM"));
     expect(String(await once(socket, "data"))).toMatch(/^HTTP\/1.1 404 .*\r\nconnection: close\r\n/is);
   } finally {
-    socket.destroy();
     proxy.restore();
   }
   expect(await ended()).toBe(0);
