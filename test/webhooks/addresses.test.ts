@@ -255,7 +255,8 @@ describe("the addresses of a name", () => {
   }) => {
     nameServer.names = { "shop.example": { a, aaaa } };
     expect(await addressesOf("shop.example")).toEqual(addresses);
-    expect(nameServer.unanswered).toBe(1);
+    // If this machine stands still for longer than an answer may take, both are repeated.
+    expect(nameServer.unanswered).toBe(nameServer.answered);
   });
 
   test.for([

@@ -17,8 +17,9 @@ export interface NameServer {
   names: Names;
   /** The names that were queried. */
   readonly asked: Set<string>;
-  /** How many queries were never answered. */
+  /** How many queries were never answered, and how many were. */
   unanswered: number;
+  answered: number;
   /** While false, nothing listens where queries are sent. */
   isThere: boolean;
   /** The operating system's resolver. */
@@ -33,7 +34,14 @@ const unknown = () =>
 
 /** For the tests of the describe that calls it; emptied before each of them. */
 export function nameServerOfSuite(): NameServer {
-  const server: NameServer = { names: {}, asked: new Set(), unanswered: 0, isThere: true, bySystem: unknown };
+  const server: NameServer = {
+    names: {},
+    asked: new Set(),
+    unanswered: 0,
+    answered: 0,
+    isThere: true,
+    bySystem: unknown,
+  };
   const socket = createSocket("udp4");
   const own = { Resolver: dns.Resolver, lookup: dns.lookup };
 
@@ -53,6 +61,7 @@ export function nameServerOfSuite(): NameServer {
       server.unanswered++;
       return null;
     }
+    server.answered++;
     const records = (addresses ?? []).map((address) => {
       const bytes = ipaddr.parse(address).toByteArray();
       return Buffer.from([0xc0, 0x0c, 0, type, 0, 1, 0, 0, 0, 0, 0, bytes.length, ...bytes]);
@@ -88,6 +97,7 @@ export function nameServerOfSuite(): NameServer {
     server.names = {};
     server.asked.clear();
     server.unanswered = 0;
+    server.answered = 0;
     server.isThere = true;
     server.bySystem = unknown;
   });
