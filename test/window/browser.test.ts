@@ -6,7 +6,7 @@ import { letExpire } from "../service/pending.ts";
 import { newPhone, smsSource } from "../service/sms-source.ts";
 import { startBrowser } from "./chromium.ts";
 import { createWindow, type OpenWindow } from "./open-window.ts";
-import { complaintsOf, merchantSite, person, result, stopClock } from "./person.ts";
+import { complaintsOf, inSteps, merchantSite, person, result, stopClock } from "./person.ts";
 
 const service = await startTestService();
 const site = await merchantSite();
@@ -309,12 +309,7 @@ test("without an opener the window redirects to return_url, with the result appe
   await send(window);
   const announced = page.getByText("잠시 후 달빛상점 Moonlight Shop 화면으로 돌아가요.");
   // Shown for three seconds before the redirect.
-  await expect
-    .poll(async () => {
-      await page.clock.runFor(50);
-      return announced.isVisible();
-    })
-    .toBe(true);
+  await expect.poll(inSteps(page, () => announced.isVisible())).toBe(true);
   await page.clock.runFor(3_000);
   await page.waitForURL(`${returnUrl}&verification_id=${window.id}&status=verified&state=a%20b`);
   expect(site.visits.at(-1)).toBe(`/back?order=7&verification_id=${window.id}&status=verified&state=a%20b`);
@@ -344,15 +339,10 @@ test("that the window redirects is put into a region which is shown already, so 
     const region = document.querySelector("[data-returning]");
     new MutationObserver(() => heard.push([region.checkVisibility(), region.textContent])).observe(region, { childList: true });`);
   await send(window);
-  await expect
-    .poll(async () => {
-      await page.clock.runFor(50);
-      return page.evaluate("heard");
-    })
-    .toEqual([
-      [true, ""],
-      [true, expect.stringContaining("화면으로 돌아가요")],
-    ]);
+  await expect.poll(inSteps(page, () => page.evaluate("heard"))).toEqual([
+    [true, ""],
+    [true, expect.stringContaining("화면으로 돌아가요")],
+  ]);
 });
 
 test("after Back the window does not redirect again, and offers a link", async () => {
@@ -571,12 +561,7 @@ test("number and text are each copied with one tap", async () => {
   ] as const) {
     await page.getByRole("button", { name: button }).tap();
     await expect.poll(() => page.evaluate("navigator.clipboard.readText()")).toBe(value);
-    await expect
-      .poll(async () => {
-        await page.clock.runFor(50);
-        return page.locator("[data-feedback]").textContent();
-      })
-      .toBe("복사됨");
+    await expect.poll(inSteps(page, () => page.locator("[data-feedback]").textContent())).toBe("복사됨");
   }
   // A second tap is confirmed for as long as the first, on either button.
   const copy = page.locator("[data-copy]").last();
@@ -612,12 +597,7 @@ test("after each copy a screen reader is told that it succeeded, also if it was 
     ["문자 내용 복사", ["복사됨", "", "복사됨"]],
   ] as const) {
     await page.getByRole("button", { name: button }).click();
-    await expect
-      .poll(async () => {
-        await page.clock.runFor(50);
-        return page.evaluate("heard");
-      })
-      .toEqual(heard);
+    await expect.poll(inSteps(page, () => page.evaluate("heard"))).toEqual(heard);
   }
 });
 
@@ -632,12 +612,7 @@ test("if copying fails, the text is selected and the window asks the person to c
   await page.goto(window.url);
   const button = page.getByRole("button", { name: "문자 내용 복사" });
   await button.tap();
-  await expect
-    .poll(async () => {
-      await page.clock.runFor(50);
-      return page.getByText("직접 복사해 주세요").isVisible();
-    })
-    .toBe(true);
+  await expect.poll(inSteps(page, () => page.getByText("직접 복사해 주세요").isVisible())).toBe(true);
   expect(await button.textContent()).toBe("복사");
   // Unlike the word that a value was copied, this stays.
   await page.clock.runFor(60_000);

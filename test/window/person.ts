@@ -43,6 +43,14 @@ export async function stopClock(page: Page): Promise<void> {
   await page.clock.pauseAt(Date.now() + 60_000);
 }
 
+/** What the page shows after each step of its stopped clock: it announces a text only some milliseconds after it knows it. */
+export const inSteps =
+  <T>(page: Page, look: () => Promise<T>) =>
+  async (): Promise<T> => {
+    await page.clock.runFor(50);
+    return look();
+  };
+
 /** Collects the browser's errors and warnings about the page, such as CSP violations and uncaught exceptions. */
 export function complaintsOf(page: Page): string[] {
   const complaints: string[] = [];

@@ -12,7 +12,7 @@ import { uuidOf } from "../service/pending.ts";
 import { newPhone, smsSource } from "../service/sms-source.ts";
 import { startBrowser } from "./chromium.ts";
 import { createWindow, type OpenWindow } from "./open-window.ts";
-import { complaintsOf, person, result, stopClock } from "./person.ts";
+import { complaintsOf, inSteps, person, result, stopClock } from "./person.ts";
 
 const service = await startTestService();
 const project = await service.createProject();
@@ -395,11 +395,8 @@ test("a status request that is given up does not count as a lost connection if a
   await page.unroute("**/events");
   await page.clock.runFor(3_000);
   await send(window, newPhone());
-  const hint = async () => {
-    await page.clock.runFor(50);
-    return page.locator("[data-hint]").textContent();
-  };
-  await expect.poll(hint).toContain("다른 번호");
+  const hint = page.locator("[data-hint]");
+  await expect.poll(inSteps(page, () => hint.textContent())).toContain("다른 번호");
   const failed = page.waitForEvent("requestfailed", (request) => request.url().endsWith("/status"));
   await page.clock.runFor(38_000);
   await failed;
